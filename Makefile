@@ -1,0 +1,43 @@
+# Two commands from a fresh clone: `make demo` and `make test`. Each sets up what it needs, once.
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+
+.PHONY: help venv demo test check format bench bench-core bench-stack soak clean
+
+help: ## what there is
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+venv: .venv/.ready ## a .venv with the package and all that tests and benches need, and Kafka in the user's cache
+
+.venv/.ready: pyproject.toml constraints.txt tools/make-venv
+	@tools/make-venv
+
+demo: venv ## the product's main job, on real servers
+	@$(BIN)/strandline demo
+
+test: venv ## the whole suite
+	@$(BIN)/pytest
+
+check: venv ## formatting, lint, types, import contracts
+	@$(BIN)/ruff format --check
+	@$(BIN)/ruff check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: venv ## format the code
+	@$(BIN)/ruff format
+	@$(BIN)/ruff check --fix
+
+bench: bench-core bench-stack ## every benchmark
+
+bench-core: venv ## the frontier: speed and size
+	@$(BIN)/python -m bench.core
+
+bench-stack: venv ## seconds from `strandline up` to ready, cold and warm
+	@$(BIN)/python -m bench.stack
+
+soak: venv ## trials too long for the suite
+	@$(BIN)/python -m bench.soak
+
+clean: ## remove the environment; the cache in the user's home stays
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,1 @@
+"""Live HTTP traffic captured to Kafka."""

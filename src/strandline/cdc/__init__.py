@@ -1,0 +1,1 @@
+"""Postgres changes in Kinesis, in order per key, nothing lost."""

@@ -1,0 +1,106 @@
+"""`strandline up`: real servers for development, until Ctrl-C."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from threading import Event
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from prometheus_client import CollectorRegistry, Gauge
+from rich.console import Console
+from rich.table import Table
+
+from strandline.cli.signals import on_stop_request
+from strandline.observe import Observed
+from strandline.stack import SERVERS, Stack
+
+WATCH_INTERVAL = 0.25
+
+
+def up(
+    *,
+    only: str = ",".join(SERVERS),
+    kafka_clusters: int = 1,
+    kafka_brokers: int = 1,
+    data: Path | None = None,
+    observe: Annotated[int | None, Parameter(name="--observe-port")] = None,
+    output: Annotated[Literal["table", "json"], Parameter(name="--format")] = "table",
+) -> None:
+    """Start real Kafka, Postgres and Kinesis servers on free loopback ports, and stop them on Ctrl-C.
+
+    Prints where they are and how to connect once all of them answer. Everything is temporary unless --data is given.
+    The first run fetches Kafka (45 MB); later ones need no network.
+
+    Parameters
+    ----------
+    only
+        Which servers, with commas between: kafka, postgres, kinesis.
+    kafka_clusters
+        How many independent Kafka clusters.
+    kafka_brokers
+        How many brokers each cluster has.
+    data
+        Keep Kafka's and Postgres' data in this directory; the next `up` with it serves the same records.
+    observe
+        Serve /metrics, /healthz and /readyz on this loopback port (0: any free one).
+    output
+        A table for people, or one line of JSON for programs.
+    """
+    stack = Stack(
+        [name.strip() for name in only.split(",") if name.strip()],
+        kafka_clusters=kafka_clusters,
+        kafka_brokers=kafka_brokers,
+        data=data,
+    )
+    if observe is None:
+        _run(stack, output)
+        return
+    registry = CollectorRegistry()
+    ready = Gauge("strandline_stack_ready", "1 while every server of the stack runs", registry=registry)
+    ready.set_function(lambda: float(not _not_ready(stack)))
+    with Observed("127.0.0.1", observe, registry, lambda: _not_ready(stack)) as pages:
+        print(f"strandline: {pages.address}/readyz tells when all servers are ready", file=sys.stderr)
+        _run(stack, output)
+
+
+def _run(stack: Stack, output: str) -> None:
+    stop = Event()
+
+    def ask_to_stop() -> None:
+        stop.set()
+        stack.cancelled.set()
+
+    with on_stop_request(ask_to_stop), stack:
+        _show(stack, output)
+        while not stop.wait(WATCH_INTERVAL):
+            failure = stack.failure()
+            if failure is not None:
+                raise failure
+
+
+def _not_ready(stack: Stack) -> list[str]:
+    if not stack.ready:
+        return ["the servers are starting"]
+    failure = stack.failure()
+    return [] if failure is None else [str(failure)]
+
+
+def _show(stack: Stack, output: str) -> None:
+    if output == "json":
+        print(json.dumps({server.name: server.settings() for server in stack.servers}), flush=True)
+        return
+    table = Table()
+    table.add_column("server")
+    table.add_column("address")
+    for server in stack.servers:
+        table.add_row(server.name, server.address)
+    console = Console()
+    console.print(table)
+    # Plain lines of any length, to be pasted as they are.
+    for server in stack.servers:
+        console.print(f"# {server.name}", style="dim", highlight=False)
+        for key, value in server.settings().items():
+            print(f"export {key}={shlex.quote(value)}" if key.isupper() else f"{key}={value}")
+    print("\nReady. Ctrl-C stops everything.", flush=True)

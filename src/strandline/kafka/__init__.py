@@ -1,0 +1,1 @@
+"""Talking to Kafka: what the products share."""

@@ -1,0 +1,81 @@
+"""What a server shows of itself over HTTP: `/metrics` for Prometheus, `/healthz` and `/readyz` for whoever runs it.
+
+On a thread of its own, so that it answers also while the server is busy. `/healthz` says that the process lives;
+`/readyz` says why it is not ready, one reason a line, with status 503.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from types import TracebackType
+from typing import Self
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from strandline.errors import StrandlineError
+
+TEXT = "text/plain; charset=utf-8"
+CLIENT_TIMEOUT = 5
+
+log = logging.getLogger(__name__)
+
+NotReady = Callable[[], Sequence[str]]
+
+
+class Observed:
+    """Serves the three pages while it is entered."""
+
+    def __init__(self, host: str, port: int, registry: CollectorRegistry, not_ready: NotReady) -> None:
+        class Pages(BaseHTTPRequestHandler):
+            timeout = CLIENT_TIMEOUT
+            protocol_version = "HTTP/1.0"
+
+            def do_GET(self) -> None:
+                status, kind, body = _page(self.path, registry, not_ready)
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (the base class names it so)
+                log.debug(format, *args)
+
+        try:
+            self._server = ThreadingHTTPServer((host, port), Pages)
+        except OSError as error:
+            raise StrandlineError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        self._thread = Thread(target=self._server.serve_forever, name="strandline-observe", daemon=True)
+
+    @property
+    def address(self) -> str:
+        """Where the pages are, with the real port when 0 was asked for."""
+        host, port = self._server.server_address[:2]
+        return f"http://{host!s}:{port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _page(path: str, registry: CollectorRegistry, not_ready: NotReady) -> tuple[int, str, bytes]:
+    match path.partition("?")[0]:
+        case "/metrics":
+            return 200, CONTENT_TYPE_LATEST, generate_latest(registry)
+        case "/healthz":
+            return 200, TEXT, b"ok\n"
+        case "/readyz":
+            reasons = not_ready()
+            return (
+                (503, TEXT, "".join(f"{reason}\n" for reason in reasons).encode()) if reasons else (200, TEXT, b"ok\n")
+            )
+        case _:
+            return 404, TEXT, b"pages: /metrics /healthz /readyz\n"

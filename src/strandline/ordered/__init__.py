@@ -1,0 +1,1 @@
+"""Kafka topics as Arrow batches, in timestamp order across all partitions."""

@@ -1,0 +1,1 @@
+"""Several Kafka clusters that look like one to any Kafka client."""

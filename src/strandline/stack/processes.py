@@ -1,0 +1,144 @@
+"""Child processes that cannot outlive us, with a log that can be quoted when they fail."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+
+from strandline.errors import PortTaken, ServerFailed, StartCancelled
+from strandline.stack.ports import listening_inodes
+
+LEASH = Path(__file__).with_name("leash.py")
+POLL_INTERVAL = 0.02
+LOG_TAIL_LINES = 15
+LOG_TAIL_BYTES = 64 << 10
+
+# The kernel's parent-death signal fires when the *thread* that forked ends. So all children are forked by one thread
+# that lives as long as the process, whichever thread asks for them.
+_forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="strandline-forker")
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The user that a server runs as."""
+
+    uid: int
+    gid: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Child:
+    """One server process. Its standard output and error go to `log`."""
+
+    name: str
+    command: Sequence[str | Path]
+    log: Path
+    cwd: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    owner: Owner | None = None
+    death_signal: signal.Signals = signal.SIGKILL
+    keep_fds: Sequence[int] = ()
+    """Passed on to the server: a lock on its data directory is free again only when the server is gone too."""
+    _process: "subprocess.Popen[bytes] | None" = None
+
+    def start(self) -> None:
+        """Start the process; it runs, but need not be ready."""
+        owner = "-" if self.owner is None else f"{self.owner.uid}:{self.owner.gid}"
+        leash = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), str(int(self.death_signal)), owner]
+        self._process = _forker.submit(self._fork, [*leash, *map(str, self.command)]).result()
+
+    def _fork(self, command: list[str]) -> "subprocess.Popen[bytes]":
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.cwd,
+                env=dict(self.env),
+                pass_fds=self.keep_fds,
+                # A Ctrl-C at the terminal is for us alone; we end the servers in our own order.
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process id of a started child."""
+        if self._process is None:
+            raise RuntimeError(f"{self.name} was never started")
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code (minus the signal's number), or None while it runs or was never started."""
+        return None if self._process is None else self._process.poll()
+
+    def listens_on(self, port: int) -> bool:
+        """Whether this very process, and not a stranger that was faster, listens on a port."""
+        sockets = {f"socket:[{inode}]" for inode in listening_inodes(port)}
+        if not sockets:
+            return False
+        try:
+            return any(str(fd.readlink()) in sockets for fd in Path(f"/proc/{self.pid}/fd").iterdir())
+        except OSError:  # it has ended, or closed a file while we looked
+            return False
+
+    def send(self, signal_: signal.Signals) -> None:
+        """Send a signal, if the process still runs."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal_)
+
+    def stop(self, first: signal.Signals, grace: float) -> None:
+        """Ask it to end, wait, and kill it when it has not ended after `grace` seconds."""
+        if self._process is None:
+            return
+        self.send(first)
+        try:
+            self._process.wait(grace)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def wait_until(self, ready: Callable[[], bool], timeout: float, cancelled: Event) -> None:
+        """Wait until the server says that it is ready; raise with the end of its log when it does not get there."""
+        deadline = time.monotonic() + timeout
+        while not ready():
+            if self.exit_code is not None:
+                raise self.failed(f"did not come up: exit code {self.exit_code}")
+            if time.monotonic() > deadline:
+                raise self.failed(f"did not come up within {timeout:g} s")
+            self._pause(cancelled)
+
+    def wait_for_exit(self, timeout: float, cancelled: Event) -> None:
+        """Wait for a tool that is to end by itself with exit code 0."""
+        deadline = time.monotonic() + timeout
+        while self.exit_code is None:
+            if time.monotonic() > deadline:
+                self.stop(signal.SIGKILL, grace=0)
+                raise self.failed(f"did not end within {timeout:g} s")
+            self._pause(cancelled)
+        if self.exit_code != 0:
+            raise self.failed(f"failed: exit code {self.exit_code}")
+
+    def _pause(self, cancelled: Event) -> None:
+        if cancelled.wait(POLL_INTERVAL):
+            self.stop(signal.SIGKILL, grace=0)
+            raise StartCancelled
+
+    def failed(self, problem: str) -> ServerFailed | PortTaken:
+        """The error for this child, with the end of its log."""
+        tail = self._log_tail()
+        if any("Address already in use" in line for line in tail):
+            return PortTaken(f"{self.name}: a port was taken by another process")
+        return ServerFailed(self.name, problem, tail)
+
+    def _log_tail(self) -> list[str]:
+        with self.log.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            return log.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]

@@ -1,0 +1,152 @@
+"""All the servers together: started in parallel, stopped together, each ready when `start` returns."""
+
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable, Collection
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
+from pathlib import Path
+from threading import Event
+from types import TracebackType
+from typing import Self
+
+from strandline.errors import OptionError, StackError, did_you_mean
+from strandline.stack.data import DataDirectory, open_data
+from strandline.stack.kafka import KafkaCluster, kafka_runtime
+from strandline.stack.kinesis import Kinesis
+from strandline.stack.postgres import Postgres
+
+SERVERS = ("kafka", "postgres", "kinesis")
+MARKER_VARIABLE = "STRANDLINE_STACK"
+
+log = logging.getLogger(__name__)
+
+Server = KafkaCluster | Postgres | Kinesis
+
+
+class Stack:
+    """Real servers on free loopback ports, gone when it is stopped or when this process ends, however it ends.
+
+    Without `data` everything is temporary. With it, a later stack on the same directory serves the same records
+    (Kinesis excepted, which lives in memory).
+    """
+
+    def __init__(
+        self,
+        only: Collection[str] = SERVERS,
+        *,
+        kafka_clusters: int = 1,
+        kafka_brokers: int = 1,
+        data: Path | None = None,
+    ) -> None:
+        for name in only:
+            if name not in SERVERS:
+                raise OptionError(f"server '{name}' is unknown; {did_you_mean(name, SERVERS)}")
+        if not only:
+            raise OptionError(f"no server to start; valid are {', '.join(SERVERS)}")
+        if kafka_clusters < 1 or kafka_brokers < 1:
+            raise OptionError("a stack has at least one Kafka cluster, and a cluster at least one broker")
+        self.id = str(uuid.uuid4())
+        self.kafka: list[KafkaCluster] = []
+        self.postgres: Postgres | None = None
+        self.kinesis: Kinesis | None = None
+        self.cancelled = Event()
+        """Set it, from any thread or a signal handler, to stop a start that is under way."""
+        self.ready = False
+        """Whether `start` has returned and `stop` has not been called."""
+        self._only = frozenset(only)
+        self._clusters = kafka_clusters
+        self._brokers = kafka_brokers
+        self._path = data
+        self._data: DataDirectory | None = None
+
+    @property
+    def servers(self) -> list[Server]:
+        """All of them, in the order in which they are shown."""
+        return [*self.kafka, *(server for server in (self.postgres, self.kinesis) if server is not None)]
+
+    def start(self) -> Self:
+        """Start all, and return when all are ready. If one fails, the others are stopped and its error is raised."""
+        begin = time.monotonic()
+        try:
+            self._data = open_data(self._path, self.cancelled)
+            self._place(self._data)
+            for server in self.servers:
+                server.check()
+            self._start_all(self._starts())
+        except BaseException:
+            self.stop()
+            raise
+        self.ready = True
+        log.info("ready after %.1f s", time.monotonic() - begin)
+        return self
+
+    def _place(self, data: DataDirectory) -> None:
+        # The marker lets an onlooker tell which processes belong to this stack.
+        inherited = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "TZ") if key in os.environ}
+        env = {**inherited, MARKER_VARIABLE: self.id}
+        if "kafka" in self._only:
+            names = ["kafka"] if self._clusters == 1 else [f"kafka-{n}" for n in range(1, self._clusters + 1)]
+            self.kafka = [
+                KafkaCluster(
+                    name,
+                    data.path / f"kafka-{number}",
+                    brokers=self._brokers,
+                    throwaway=data.temporary,
+                    keep_fds=[data.lock],
+                    env=env,
+                )
+                for number, name in enumerate(names, start=1)
+            ]
+        if "postgres" in self._only:
+            directory = data.path / "postgres"
+            self.postgres = Postgres(directory, throwaway=data.temporary, keep_fds=[data.lock], env=env)
+        if "kinesis" in self._only:
+            self.kinesis = Kinesis(data.path / "kinesis", keep_fds=[data.lock], env=env)
+
+    def _starts(self) -> list[Callable[[], None]]:
+        others = [server for server in (self.postgres, self.kinesis) if server is not None]
+        return [*([self._start_kafka] if self.kafka else []), *(partial(s.start, self.cancelled) for s in others)]
+
+    def _start_kafka(self) -> None:
+        runtime = kafka_runtime(self.cancelled)
+        self._start_all([partial(cluster.start, runtime, self.cancelled) for cluster in self.kafka])
+
+    def _start_all(self, starts: list[Callable[[], None]]) -> None:
+        with ThreadPoolExecutor(len(starts), thread_name_prefix="strandline-start") as pool:
+            futures = [pool.submit(start) for start in starts]
+            try:
+                wait(futures, return_when=FIRST_EXCEPTION)
+                failed = [error for future in futures if future.done() and (error := future.exception()) is not None]
+            except BaseException:
+                self.cancelled.set()
+                raise
+            if failed:
+                self.cancelled.set()
+                raise failed[0]
+
+    def stop(self) -> None:
+        """Stop every server that was started, and nothing else; remove what is temporary."""
+        self.cancelled.set()
+        self.ready = False
+        servers = self.servers
+        if servers:
+            with ThreadPoolExecutor(len(servers), thread_name_prefix="strandline-stop") as pool:
+                list(pool.map(lambda server: server.stop(), servers))
+        if self._data is not None:
+            self._data.close()
+            self._data = None
+
+    def failure(self) -> StackError | None:
+        """The error of the first server that died, or None while all run."""
+        return next((error for server in self.servers if (error := server.failure()) is not None), None)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,185 @@
+"""The laws of the frontier, against a model that is too slow and too simple to be wrong."""
+
+import random
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from strandline.core.frontier import Frontier, Ticket
+from strandline.errors import PositionError
+from strandline.units import Nanos
+
+NOW = Nanos(0)
+
+
+class AgainstAModel(RuleBasedStateMachine):
+    """Any sequence of register, done, repeated done, stale done and change of ownership."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frontier: Frontier[int] = Frontier()
+        self.position = 0
+        self.clock = 0
+        self.open: dict[Ticket, tuple[int, int]] = {}
+        self.void: list[Ticket] = []
+        self.registered: list[int] = []
+        self.told: int | None = None
+
+    def expected(self) -> int | None:
+        held = min((position for position, _ in self.open.values()), default=None)
+        passed = [p for p in self.registered if held is None or p < held]
+        return max(passed, default=None)
+
+    @rule(step=st.integers(1, 5))
+    def register_a_later_position(self, step: int) -> None:
+        self.position += step
+        self.register()
+
+    @precondition(lambda self: any(p == self.position for p, _ in self.open.values()))
+    @rule()
+    def register_the_same_position_again(self) -> None:
+        self.register()
+
+    def register(self) -> None:
+        self.clock += 1
+        ticket = self.frontier.register(self.position, Nanos(self.clock))
+        assert ticket not in self.open
+        assert ticket not in self.void
+        self.open[ticket] = (self.position, self.clock)
+        self.registered.append(self.position)
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def finish_any(self, data: st.DataObject) -> None:
+        ticket = data.draw(st.sampled_from(sorted(self.open)))
+        del self.open[ticket]
+        self.void.append(ticket)
+        before = self.told
+        moved = self.frontier.done(ticket)
+        self.told = self.expected()
+        assert moved == (None if self.told == before else self.told)
+
+    @precondition(lambda self: self.void)
+    @rule(data=st.data())
+    def a_ticket_that_is_finished_or_of_an_earlier_generation_changes_nothing(self, data: st.DataObject) -> None:
+        before = (self.frontier.position, self.frontier.in_flight, self.frontier.oldest(NOW))
+        assert self.frontier.done(data.draw(st.sampled_from(self.void))) is None
+        assert (self.frontier.position, self.frontier.in_flight, self.frontier.oldest(NOW)) == before
+
+    @rule(restart_at=st.integers(0, 50))
+    def change_owner(self, restart_at: int) -> None:
+        before = self.frontier.generation
+        assert self.frontier.next_generation() == before + 1 == self.frontier.generation
+        self.void.extend(self.open)
+        self.open.clear()
+        self.registered.clear()
+        self.told = None
+        self.position = restart_at
+
+    @initialize()
+    def nothing_is_done_at_first(self) -> None:
+        assert self.frontier.position is None
+
+    @invariant()
+    def the_frontier_is_the_last_position_below_everything_unfinished(self) -> None:
+        assert self.frontier.position == self.expected()
+
+    @invariant()
+    def what_lies_beyond_the_frontier_is_counted_from_the_oldest_unfinished(self) -> None:
+        issued = [*self.open, *self.void]
+        assert self.frontier.beyond == sum(ticket >= min(self.open, default=len(issued)) for ticket in issued)
+
+    @invariant()
+    def the_oldest_unfinished_is_named_with_its_age(self) -> None:
+        assert self.frontier.in_flight == len(self.open)
+        oldest = self.frontier.oldest(Nanos(self.clock + 7))
+        if not self.open:
+            assert oldest is None
+            return
+        position, since = self.open[min(self.open)]
+        assert oldest is not None
+        assert (oldest.position, oldest.age) == (position, self.clock + 7 - since)
+
+
+TestAgainstAModel = AgainstAModel.TestCase
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1), st.randoms(use_true_random=False))
+def test_all_done_in_any_order_reaches_the_last_position(steps: list[tuple[int, int]], chance: random.Random) -> None:
+    frontier: Frontier[tuple[int, int]] = Frontier()
+    positions = sorted(steps)
+    tickets = [frontier.register(position, NOW) for position in positions]
+    chance.shuffle(tickets)
+    moves = [move for move in map(frontier.done, tickets) if move is not None]
+    assert moves == sorted(set(moves))
+    assert moves[-1] == frontier.position == positions[-1]
+    assert frontier.oldest(NOW) is None
+
+
+def test_a_position_that_goes_back_is_refused() -> None:
+    frontier: Frontier[int] = Frontier()
+    frontier.register(5, NOW)
+    with pytest.raises(PositionError, match="position 4 was registered after 5"):
+        frontier.register(4, NOW)
+
+
+def test_a_position_that_the_frontier_has_passed_is_refused() -> None:
+    frontier: Frontier[int] = Frontier()
+    frontier.done(frontier.register(5, NOW))
+    with pytest.raises(PositionError):
+        frontier.register(5, NOW)
+    assert frontier.position == 5
+
+
+def test_a_writer_thread_and_a_finisher_thread_need_no_lock_of_their_own() -> None:
+    frontier: Frontier[int] = Frontier()
+    count = 20_000
+    handed_over: list[Ticket] = []
+    written = threading.Event()
+    moves: list[int] = []
+
+    def write() -> None:
+        handed_over.extend(frontier.register(position, NOW) for position in range(count))
+        written.set()
+
+    def finish() -> None:
+        chance = random.Random(7)
+        waiting: list[Ticket] = []
+        taken = 0
+        while True:
+            all_written = written.is_set()
+            waiting.extend(handed_over[taken:])
+            taken = len(handed_over) if all_written else taken + len(handed_over[taken:])
+            chance.shuffle(waiting)
+            rest = 0 if all_written else len(waiting) // 2
+            while len(waiting) > rest:
+                ticket = waiting.pop()
+                moved = frontier.done(ticket)
+                if moved is not None:
+                    # Positions and tickets count alike here, so whatever still waits must lie above the frontier.
+                    assert moved < min(waiting, default=count)
+                    moves.append(moved)
+            if all_written:
+                return
+
+    failures: list[BaseException] = []
+
+    def guarded(work: object) -> None:
+        try:
+            work()  # type: ignore[operator]
+        except BaseException as error:  # noqa: BLE001  (handed to the main thread)
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in (write, finish)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+    assert not failures
+    assert moves == sorted(set(moves))
+    assert frontier.position == count - 1
+    assert frontier.in_flight == 0
