@@ -39,12 +39,12 @@ class DataDirectory:
         os.close(self.lock)
 
 
-def open_data(path: Path | None, cancelled: Event) -> DataDirectory:
+def open_data(path: Path | None, cancelled: Event, *, take_over_timeout: float = TAKE_OVER_TIMEOUT) -> DataDirectory:
     """The user's directory, or a temporary one when there is none."""
-    return _open_temporary(cancelled) if path is None else _open_given(path.absolute(), cancelled)
+    return _open_temporary(cancelled) if path is None else _open_given(path.absolute(), cancelled, take_over_timeout)
 
 
-def _open_given(path: Path, cancelled: Event) -> DataDirectory:
+def _open_given(path: Path, cancelled: Event, take_over_timeout: float) -> DataDirectory:
     try:
         present = {entry.name for entry in path.iterdir()} if path.exists() else set()
     except OSError as error:
@@ -57,7 +57,7 @@ def _open_given(path: Path, cancelled: Event) -> DataDirectory:
             raise DataRefused(path, f"has data of format {found}, and this strandline reads format {FORMAT}")
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lock = try_lock(path / LOCK, TAKE_OVER_TIMEOUT, cancelled)
+        lock = try_lock(path / LOCK, take_over_timeout, cancelled)
     except OSError as error:
         raise DataRefused(path, f"cannot be written: {error.strerror}") from error
     if lock is None:

@@ -68,7 +68,7 @@ def _system_candidates() -> list[Path]:
 def _banner(java: Path) -> str:
     try:
         return subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return ""
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -91,7 +91,7 @@ class KafkaCluster:
         brokers: int = 1,
         throwaway: bool = False,
         keep_fds: Sequence[int] = (),
-        env: Mapping[str, str] | None = None,
+        choose_port: Callable[[], int] = free_port,
         jvm_options: Sequence[str] = (),
     ) -> None:
         self.name = name
@@ -102,7 +102,7 @@ class KafkaCluster:
         self._nodes = range(1, brokers + 1)
         self._throwaway = throwaway
         self._keep_fds = keep_fds
-        self._env = dict(env or {})
+        self._choose_port = choose_port
         self._jvm_options = jvm_options
         self._ports: Sequence[int] = ()
 
@@ -145,7 +145,7 @@ class KafkaCluster:
         retry_when_taken(lambda: self._start_on_fresh_ports(runtime, cancelled))
 
     def _start_on_fresh_ports(self, runtime: Runtime, cancelled: Event) -> None:
-        self._ports = [free_port() for _ in range(len(self._nodes) + 1)]
+        self._ports = [self._choose_port() for _ in range(len(self._nodes) + 1)]
         self._format(runtime, cancelled)
         self.brokers = [self._broker(runtime, node) for node in self._nodes]
         try:
@@ -223,7 +223,6 @@ class KafkaCluster:
             command=command,
             log=self.directory / f"broker-{node}.log",
             cwd=self.directory,
-            env=self._env,
             keep_fds=self._keep_fds,
         )
 
@@ -255,6 +254,9 @@ class KafkaCluster:
             "share.coordinator.state.topic.replication.factor": replicas,
             "share.coordinator.state.topic.min.isr": 1,
             "group.initial.rebalance.delay.ms": 0,
+            # A broker that was killed is let in again only when its session has run out.
+            "broker.heartbeat.interval.ms": 500,
+            "broker.session.timeout.ms": 4000,
         }
         path = self.directory / f"broker-{node}.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))

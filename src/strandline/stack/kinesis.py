@@ -5,7 +5,7 @@ import signal
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
@@ -31,10 +31,12 @@ class Kinesis:
 
     name = "kinesis"
 
-    def __init__(self, directory: Path, *, keep_fds: Sequence[int] = (), env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, *, keep_fds: Sequence[int] = (), choose_port: Callable[[], int] = free_port
+    ) -> None:
         self.directory = directory
         self._keep_fds = keep_fds
-        self._env = dict(env or {})
+        self._choose_port = choose_port
         self._server: Child | None = None
         self._port = 0
 
@@ -68,14 +70,13 @@ class Kinesis:
         retry_when_taken(lambda: self._start_on_a_fresh_port(cancelled))
 
     def _start_on_a_fresh_port(self, cancelled: Event) -> None:
-        self._port = free_port()
+        self._port = self._choose_port()
         log.info("kinesis: starting")
         self._server = Child(
             name=self.name,
             command=[sys.executable, "-c", MAIN, "-H", LOOPBACK, "-p", str(self._port)],
             log=self.directory / "kinesis.log",
             cwd=self.directory,
-            env=self._env,
             keep_fds=self._keep_fds,
         )
         self._server.start()

@@ -7,7 +7,7 @@ import secrets
 import shutil
 import signal
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,12 +38,12 @@ class Postgres:
         *,
         throwaway: bool = False,
         keep_fds: Sequence[int] = (),
-        env: Mapping[str, str] | None = None,
+        choose_port: Callable[[], int] = free_port,
     ) -> None:
         self.directory = directory
         self._throwaway = throwaway
         self._keep_fds = keep_fds
-        self._env = dict(env or {})
+        self._choose_port = choose_port
         self._server: Child | None = None
         self._port = 0
         self._password = ""
@@ -121,7 +121,7 @@ class Postgres:
         fresh.rename(self._data)
 
     def _start_on_a_fresh_port(self, programs: Path, owner: Owner | None, cancelled: Event) -> None:
-        self._port = free_port()
+        self._port = self._choose_port()
         settings = {
             "listen_addresses": LOOPBACK,
             "port": self._port,
@@ -143,7 +143,6 @@ class Postgres:
             command=command,
             log=self.directory / "postgres.log",
             cwd=self.directory,
-            env=self._env,
             owner=owner,
             # Its own "immediate shutdown", which also ends its children and frees its shared memory.
             death_signal=signal.SIGQUIT,

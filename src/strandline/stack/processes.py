@@ -18,6 +18,10 @@ LEASH = Path(__file__).with_name("leash.py")
 POLL_INTERVAL = 0.02
 LOG_TAIL_LINES = 15
 LOG_TAIL_BYTES = 64 << 10
+# Nothing of the user's own settings for Java, Python or Postgres is to change what the servers do.
+PASSED_ON = ("HOME", "LANG", "PATH", "TMPDIR", "TZ")
+# By this an onlooker can tell which processes belong to which stack.
+OWNER_VARIABLE = "STRANDLINE_OWNER"
 
 # The kernel's parent-death signal fires when the *thread* that forked ends. So all children are forked by one thread
 # that lives as long as the process, whichever thread asks for them.
@@ -40,7 +44,7 @@ class Child:
     command: Sequence[str | Path]
     log: Path
     cwd: Path
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=lambda: {k: os.environ[k] for k in PASSED_ON if k in os.environ})
     owner: Owner | None = None
     death_signal: signal.Signals = signal.SIGKILL
     keep_fds: Sequence[int] = ()
@@ -61,7 +65,7 @@ class Child:
                 stdout=log,
                 stderr=log,
                 cwd=self.cwd,
-                env=dict(self.env),
+                env={**self.env, OWNER_VARIABLE: str(os.getpid())},
                 pass_fds=self.keep_fds,
                 # A Ctrl-C at the terminal is for us alone; we end the servers in our own order.
                 start_new_session=True,

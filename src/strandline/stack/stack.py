@@ -1,9 +1,7 @@
 """All the servers together: started in parallel, stopped together, each ready when `start` returns."""
 
 import logging
-import os
 import time
-import uuid
 from collections.abc import Callable, Collection
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import partial
@@ -19,7 +17,6 @@ from strandline.stack.kinesis import Kinesis
 from strandline.stack.postgres import Postgres
 
 SERVERS = ("kafka", "postgres", "kinesis")
-MARKER_VARIABLE = "STRANDLINE_STACK"
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +45,6 @@ class Stack:
             raise OptionError(f"no server to start; valid are {', '.join(SERVERS)}")
         if kafka_clusters < 1 or kafka_brokers < 1:
             raise OptionError("a stack has at least one Kafka cluster, and a cluster at least one broker")
-        self.id = str(uuid.uuid4())
         self.kafka: list[KafkaCluster] = []
         self.postgres: Postgres | None = None
         self.kinesis: Kinesis | None = None
@@ -84,27 +80,18 @@ class Stack:
         return self
 
     def _place(self, data: DataDirectory) -> None:
-        # The marker lets an onlooker tell which processes belong to this stack.
-        inherited = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "TZ") if key in os.environ}
-        env = {**inherited, MARKER_VARIABLE: self.id}
+        locks = [data.lock]
         if "kafka" in self._only:
             names = ["kafka"] if self._clusters == 1 else [f"kafka-{n}" for n in range(1, self._clusters + 1)]
+            homes = [data.path / f"kafka-{number}" for number in range(1, self._clusters + 1)]
             self.kafka = [
-                KafkaCluster(
-                    name,
-                    data.path / f"kafka-{number}",
-                    brokers=self._brokers,
-                    throwaway=data.temporary,
-                    keep_fds=[data.lock],
-                    env=env,
-                )
-                for number, name in enumerate(names, start=1)
+                KafkaCluster(name, home, brokers=self._brokers, throwaway=data.temporary, keep_fds=locks)
+                for name, home in zip(names, homes, strict=True)
             ]
         if "postgres" in self._only:
-            directory = data.path / "postgres"
-            self.postgres = Postgres(directory, throwaway=data.temporary, keep_fds=[data.lock], env=env)
+            self.postgres = Postgres(data.path / "postgres", throwaway=data.temporary, keep_fds=locks)
         if "kinesis" in self._only:
-            self.kinesis = Kinesis(data.path / "kinesis", keep_fds=[data.lock], env=env)
+            self.kinesis = Kinesis(data.path / "kinesis", keep_fds=locks)
 
     def _starts(self) -> list[Callable[[], None]]:
         others = [server for server in (self.postgres, self.kinesis) if server is not None]

@@ -1,0 +1,23 @@
+"""What every test may ask for: real servers, started once a run."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+pytest_plugins = ["strandline.stack.testing"]
+
+# Shared machines stall for longer than Hypothesis allows an example to take; no test here times anything.
+settings.register_profile("strandline", deadline=None)
+settings.load_profile("strandline")
+
+
+@pytest.fixture
+def open_dir() -> Iterator[Path]:
+    """A directory that other users may enter: as root, Postgres runs as one of them, and pytest's own are closed."""
+    with tempfile.TemporaryDirectory(prefix="strandline-test-") as directory:
+        path = Path(directory)
+        path.chmod(0o755)
+        yield path

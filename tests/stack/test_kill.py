@@ -1,0 +1,119 @@
+"""`strandline up` that is killed or stopped at any moment leaves no process, and nothing that stops the next one."""
+
+import os
+import signal
+import tempfile
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from strandline.stack.data import TEMPORARY_PREFIX
+from tests.support import Up, owned_processes, read_records, run_strandline, wait_for, write_records
+
+STAGES = [
+    "kinesis: starting",
+    "postgres: initialising",
+    "kafka: formatting",
+    "postgres: starting",
+    "kafka: starting",
+    "ready",
+]
+
+
+def assert_nothing_runs(owner: int) -> None:
+    wait_for(lambda: not owned_processes(owner), f"all processes of {owner} are gone", timeout=20)
+
+
+def temporary_directories() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*"))
+
+
+def test_killed_at_each_stage_the_next_one_comes_up_and_serves_the_old_records(open_dir: Path) -> None:
+    data = open_dir / "data"
+    for stage in STAGES:
+        with Up("--data", data) as up:
+            up.wait_for_message(stage)
+            up.end(signal.SIGKILL)
+            assert_nothing_runs(up.pid)
+    with Up("--data", data) as up:
+        settings = up.settings()
+        write_records(settings["kafka"]["bootstrap.servers"], "kept", [b"old"])
+        with psycopg.connect(settings["postgres"]["DATABASE_URL"]) as connection:
+            connection.execute("create table kept as select 'old' as word")
+        up.end(signal.SIGKILL)
+        assert_nothing_runs(up.pid)
+    with Up("--data", data) as up:
+        settings = up.settings()
+        assert read_records(settings["kafka"]["bootstrap.servers"], "kept", 1) == [b"old"]
+        with psycopg.connect(settings["postgres"]["DATABASE_URL"]) as connection:
+            assert connection.execute("select word from kept").fetchall() == [("old",)]
+        assert up.end(signal.SIGINT) == 0
+    assert_nothing_runs(up.pid)
+
+
+def test_killed_while_it_fetches_kafka_the_next_one_fetches_it_whole(
+    tmp_path: Path, local_repository: dict[str, str]
+) -> None:
+    env = {**local_repository, "STRANDLINE_CACHE": str(tmp_path / "cache")}
+    for stage in ["kafka: fetching", "kafka-prepare: formatting", "kafka-prepare: starting"]:
+        with Up("--only", "kafka", env=env) as up:
+            up.wait_for_message(stage)
+            up.end(signal.SIGKILL)
+            assert_nothing_runs(up.pid)
+    with Up("--only", "kafka", env=env) as up:
+        assert up.settings()["kafka"]
+        assert up.end(signal.SIGTERM) == 0
+    assert_nothing_runs(up.pid)
+    assert sorted(path.suffix for path in (tmp_path / "cache").rglob("*") if path.is_dir()) == [".1"]
+
+
+@pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_when_ready_it_exits_0_and_leaves_nothing(signal_: signal.Signals) -> None:
+    before = temporary_directories()
+    with Up("--only", "kinesis,postgres") as up:
+        assert set(up.settings()) == {"kinesis", "postgres"}
+        assert len(owned_processes(up.pid)) > 1
+        assert up.end(signal_) == 0
+    assert not owned_processes(up.pid)
+    assert temporary_directories() <= before
+
+
+def test_stopped_half_way_it_says_so_and_leaves_nothing() -> None:
+    before = temporary_directories()
+    with Up() as up:
+        up.wait_for_message("kafka: starting")
+        assert up.end(signal.SIGTERM) == 1
+        assert up.rest()[-1] == "strandline: stopped before the servers were ready"
+    assert not owned_processes(up.pid)
+    assert temporary_directories() <= before
+
+
+def test_when_a_server_dies_it_says_which_and_stops_the_others() -> None:
+    with Up("--only", "kinesis,postgres") as up:
+        up.settings()
+        (kinesis,) = [pid for pid, command in owned_processes(up.pid).items() if "moto" in command]
+        os.kill(kinesis, signal.SIGKILL)
+        assert up.process.wait(30) == 1
+        assert up.rest()[-1].startswith("strandline: kinesis died: exit code -9")
+    assert not owned_processes(up.pid)
+
+
+def test_a_second_one_on_the_same_data_is_refused(open_dir: Path) -> None:
+    with Up("--only", "kinesis", "--data", open_dir / "data") as first:
+        first.settings()
+        second = run_strandline("up", "--only", "kinesis", "--data", open_dir / "data")
+        assert second.returncode == 1
+        assert "is in use by another strandline" in second.stderr
+        assert first.end(signal.SIGINT) == 0
+
+
+def test_a_second_one_beside_the_first_works() -> None:
+    with Up("--only", "kinesis,kafka") as first, Up("--only", "kinesis,kafka") as second:
+        one, two = first.settings(), second.settings()
+        assert one["kinesis"]["AWS_ENDPOINT_URL_KINESIS"] != two["kinesis"]["AWS_ENDPOINT_URL_KINESIS"]
+        write_records(one["kafka"]["bootstrap.servers"], "mine", [b"1"])
+        write_records(two["kafka"]["bootstrap.servers"], "mine", [b"2"])
+        assert read_records(one["kafka"]["bootstrap.servers"], "mine", 1) == [b"1"]
+        assert read_records(two["kafka"]["bootstrap.servers"], "mine", 1) == [b"2"]
+        assert [first.end(signal.SIGINT), second.end(signal.SIGINT)] == [0, 0]

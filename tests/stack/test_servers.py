@@ -1,0 +1,174 @@
+"""The servers are real, independent of each other, and say why when they do not come up."""
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+
+import boto3
+import psycopg
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from strandline.errors import OptionError, PortTaken, ServerFailed, StackError
+from strandline.stack import KafkaCluster, Kinesis, Postgres, Stack
+from strandline.stack.kafka import kafka_runtime
+from strandline.stack.ports import LOOPBACK, free_port, retry_when_taken
+from tests.support import TIMEOUT, owned_processes, read_records, wait_for, write_records
+
+
+def test_kafka_takes_records_and_gives_them_back(kafka: KafkaCluster) -> None:
+    write_records(kafka.address, "round-trip", [b"one", b"two", b"three"])
+    assert read_records(kafka.address, "round-trip", 3) == [b"one", b"two", b"three"]
+
+
+def test_postgres_decodes_its_log(postgres: Postgres) -> None:
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute("create table tide (mark int primary key)")
+        connection.execute("create publication tide_all for all tables")
+        connection.execute("select pg_create_logical_replication_slot('tide_slot', 'pgoutput')")
+        connection.execute("insert into tide values (4711)")
+        rows = connection.execute(
+            "select data from pg_logical_slot_get_binary_changes"
+            "('tide_slot', null, null, 'proto_version', '1', 'publication_names', 'tide_all')"
+        ).fetchall()
+        connection.execute("select pg_drop_replication_slot('tide_slot')")
+    assert [bytes(data)[:1] for (data,) in rows] == [b"B", b"R", b"I", b"C"]
+    assert b"4711" in bytes(rows[2][0])
+
+
+def test_postgres_asks_for_its_password(postgres: Postgres) -> None:
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        psycopg.connect(postgres.url.replace("postgres:", "postgres:x", 1), connect_timeout=5)
+
+
+def test_kinesis_takes_records_and_gives_them_back(kinesis: Kinesis) -> None:
+    client = boto3.client(
+        "kinesis",
+        endpoint_url=kinesis.endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="local",
+        aws_secret_access_key="local",
+    )
+    client.create_stream(StreamName="tide", ShardCount=1)
+    assert client.put_record(StreamName="tide", Data=b"mark", PartitionKey="a")["ShardId"]
+    shard = client.list_shards(StreamName="tide")["Shards"][0]["ShardId"]
+    cursor = client.get_shard_iterator(StreamName="tide", ShardId=shard, ShardIteratorType="TRIM_HORIZON")
+    records = client.get_records(ShardIterator=cursor["ShardIterator"])["Records"]
+    assert [record["Data"] for record in records] == [b"mark"]
+
+
+def test_two_clusters_of_two_brokers_know_nothing_of_each_other(kafka: KafkaCluster) -> None:
+    with Stack(["kafka"], kafka_clusters=2, kafka_brokers=2) as stack:
+        one, two = stack.kafka
+        assert len({one.cluster_id, two.cluster_id, kafka.cluster_id}) == 3
+        admin = AdminClient({"bootstrap.servers": one.address})
+        admin.create_topics([NewTopic("shared", 1, replication_factor=2)])["shared"].result(TIMEOUT)
+        write_records(one.address, "shared", [b"east"])
+        metadata = admin.list_topics(timeout=TIMEOUT)
+        assert (str(metadata.cluster_id), sorted(metadata.brokers)) == (one.cluster_id, [1, 2])
+        assert sorted(metadata.topics["shared"].partitions[0].replicas) == [1, 2]
+        other = AdminClient({"bootstrap.servers": two.address}).list_topics(timeout=TIMEOUT)
+        assert str(other.cluster_id) == two.cluster_id
+        assert "shared" not in other.topics
+
+
+def test_a_stopped_broker_starts_again_with_its_records() -> None:
+    with Stack(["kafka"]) as stack:
+        cluster = stack.kafka[0]
+        write_records(cluster.address, "kept", [b"before"])
+        address, broker = cluster.address, cluster.brokers[0]
+        cluster.stop()
+        assert broker.exit_code is not None
+        assert isinstance(stack.failure(), ServerFailed)
+        broker.start()
+        cluster.wait_ready()
+        assert stack.failure() is None
+        assert cluster.address == address
+        assert read_records(address, "kept", 1) == [b"before"]
+
+
+def test_a_server_that_fails_names_itself_and_quotes_its_log(open_dir: Path) -> None:
+    cluster = KafkaCluster("kafka", open_dir / "kafka", throwaway=True, jvm_options=["-XX:NoSuchOption"])
+    with pytest.raises(ServerFailed, match="NoSuchOption") as failure:
+        cluster.start(kafka_runtime(Event()), Event())
+    assert str(failure.value).startswith("kafka did not come up: exit code 1\n  kafka | ")
+
+
+def test_when_one_server_fails_the_others_are_stopped(open_dir: Path) -> None:
+    with Stack(["postgres"], data=open_dir / "data"):
+        pass
+    (open_dir / "data" / "postgres" / "data" / "global" / "pg_control").unlink()
+    stack = Stack(data=open_dir / "data")
+    with pytest.raises(ServerFailed, match=r"(?s)postgres did not come up.*could not (open|find).*pg_control"):
+        stack.start()
+    assert len(stack.servers) == 3
+    ours = [pid for server in stack.kafka for pid in [broker.pid for broker in server.brokers]]
+    wait_for(lambda: not set(ours) & set(owned_processes(os.getpid())), "Kafka is stopped too")
+
+
+def _kafka(home: Path, choose: Callable[[], int]) -> tuple[Callable[[], None], KafkaCluster]:
+    cluster = KafkaCluster("kafka", home, throwaway=True, choose_port=choose)
+    return lambda: cluster.start(kafka_runtime(Event()), Event()), cluster
+
+
+def _postgres(home: Path, choose: Callable[[], int]) -> tuple[Callable[[], None], Postgres]:
+    server = Postgres(home, throwaway=True, choose_port=choose)
+    return lambda: server.start(Event()), server
+
+
+def _kinesis(home: Path, choose: Callable[[], int]) -> tuple[Callable[[], None], Kinesis]:
+    server = Kinesis(home, choose_port=choose)
+    return lambda: server.start(Event()), server
+
+
+@pytest.mark.parametrize("make", [_kafka, _postgres, _kinesis])
+def test_a_port_that_is_taken_between_choosing_and_binding_is_chosen_anew(
+    open_dir: Path, make: Callable[[Path, Callable[[], int]], tuple[Callable[[], None], KafkaCluster]]
+) -> None:
+    with socket.create_server((LOOPBACK, 0)) as stranger:
+        taken = int(stranger.getsockname()[1])
+        chosen = iter([free_port(), taken] if make is _kafka else [taken])
+        start, server = make(open_dir / "server", lambda: next(chosen, None) or free_port())
+        try:
+            start()
+            assert next(chosen, None) is None
+            assert str(taken) not in server.address
+        finally:
+            server.stop()
+
+
+def test_a_port_that_is_always_taken_is_an_error_in_the_end() -> None:
+    tries = []
+
+    def start() -> None:
+        tries.append(1)
+        raise PortTaken("kafka: a port was taken by another process")
+
+    with pytest.raises(PortTaken):
+        retry_when_taken(start)
+    assert len(tries) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"only": ["kafak"]}, "server 'kafak' is unknown; did you mean 'kafka'?"),
+        ({"only": []}, "no server to start"),
+        ({"kafka_clusters": 0}, "at least one Kafka cluster"),
+        ({"kafka_brokers": 0}, "at least one broker"),
+    ],
+)
+def test_a_stack_that_makes_no_sense_is_refused(options: dict[str, object], problem: str) -> None:
+    with pytest.raises(OptionError, match=problem.replace("?", r"\?")):
+        Stack(**options)  # type: ignore[arg-type]
+
+
+def test_a_start_can_be_cancelled() -> None:
+    stack = Stack(["kafka"])
+    stack.cancelled.set()
+    with pytest.raises(StackError, match="stopped before the servers were ready"):
+        stack.start()
+    assert stack.kafka[0].brokers == [] or stack.kafka[0].brokers[0].exit_code is not None

@@ -1,0 +1,149 @@
+"""What several tests need: waiting for a condition, the processes of a stack, `strandline up` as a user runs it."""
+
+import hashlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Thread
+from typing import Any, Self
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from strandline.stack.processes import OWNER_VARIABLE
+
+TIMEOUT = 60.0
+
+
+def wait_for(condition: Callable[[], object], what: str, timeout: float = TIMEOUT) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"still not so after {timeout:g} s: {what}"
+        time.sleep(0.02)
+
+
+def owned_processes(owner: int) -> dict[int, str]:
+    """The processes that belong to the stack of a process, with their command lines."""
+    mark = f"{OWNER_VARIABLE}={owner}".encode()
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
+            except OSError:
+                continue
+    return found
+
+
+def fingerprint(directory: Path) -> dict[str, str]:
+    """Every file below a directory, with a hash of its content: equal when nothing was changed."""
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "-"
+        for path in sorted(directory.rglob("*"))
+    }
+
+
+class Up:
+    """`strandline up`, run as a command."""
+
+    def __init__(self, *arguments: str | Path, env: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "strandline", "up", "--format", "json", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(env or {})},
+        )
+        self.pid = self.process.pid
+        self.messages: list[str] = []
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def wait_for_message(self, start: str) -> None:
+        """Wait until it logs a line that starts so."""
+        deadline = time.monotonic() + TIMEOUT
+        while True:
+            line = self._lines.get(timeout=max(0.1, deadline - time.monotonic()))
+            assert line is not None, f"it ended without saying '{start}': {self.messages}"
+            self.messages.append(json.loads(line)["message"] if line.startswith("{") else line.rstrip())
+            if self.messages[-1].startswith(start):
+                return
+
+    def settings(self) -> dict[str, dict[str, str]]:
+        """Wait until it is ready; the client settings that it prints."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"it ended before it was ready: {self.rest()}"
+        settings: dict[str, dict[str, str]] = json.loads(line)
+        return settings
+
+    def rest(self) -> list[str]:
+        """All that it has logged, once it has ended."""
+        self._reader.join(TIMEOUT)
+        while (line := self._lines.get(timeout=1)) is not None:
+            self.messages.append(line.rstrip())
+        return self.messages
+
+    def end(self, signal_: signal.Signals) -> int:
+        """Send it a signal and wait for its exit code."""
+        self.process.send_signal(signal_)
+        return self.process.wait(TIMEOUT)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(TIMEOUT)
+        self._reader.join(TIMEOUT)
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def run_strandline(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A command of `strandline` that ends by itself."""
+    command = [sys.executable, "-m", "strandline", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False, **options)
+
+
+def write_records(bootstrap: str, topic: str, values: Sequence[bytes], partition: int = 0) -> None:
+    """Write records and wait until the broker has them."""
+    failures = []
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for value in values:
+        producer.produce(
+            topic, value, partition=partition, on_delivery=lambda error, _: failures.append(error) if error else None
+        )
+    assert producer.flush(TIMEOUT) == 0
+    assert not failures
+
+
+def read_records(bootstrap: str, topic: str, count: int, partition: int = 0) -> list[bytes]:
+    """Read so many records of a partition from its start."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "test", "enable.auto.commit": False})
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        found: list[bytes] = []
+        deadline = time.monotonic() + TIMEOUT
+        while len(found) < count:
+            assert time.monotonic() < deadline, f"{len(found)} of {count} records of {topic} after {TIMEOUT:g} s"
+            found += [bytes(m.value() or b"") for m in consumer.consume(count, timeout=0.2) if m.error() is None]
+        return found
+    finally:
+        consumer.close()
