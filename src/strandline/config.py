@@ -1,8 +1,9 @@
 """Configuration files: YAML, checked whole before anything starts, every fault named with its place in the file."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import yaml
@@ -10,6 +11,7 @@ import yaml
 from strandline.errors import ConfigError, did_you_mean
 
 MAX_BYTES = 1 << 20
+MAX_DEPTH = 50
 PLACE = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$(?P<path>.*)`)?$", re.DOTALL)
 STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.+)`")
@@ -35,18 +37,24 @@ class Secret:
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The base of every configuration type: a key that it does not name is refused."""
+    """The base of every configuration type: a key that it does not name is refused.
+
+    Only that is inherited; each type says `frozen=True, kw_only=True` itself.
+    """
 
 
 def load(path: Path, type_: type[T]) -> T:
     """Read a configuration file as the given type, or say what is wrong with it and where."""
     root = _compose(path)
     try:
-        return msgspec.convert(yaml.SafeLoader("").construct_document(root), type_, dec_hook=_decode)
-    except msgspec.ValidationError as error:
-        raise _explained(error, path, root, type_) from None
+        content = yaml.SafeLoader("").construct_document(root)
     except (ValueError, yaml.YAMLError) as error:
-        raise ConfigError(path, None, str(error).replace("\n", " ")) from None
+        raise ConfigError(path, None, " ".join(str(error).split())) from None
+    try:
+        return msgspec.convert(content, type_, dec_hook=_decode)
+    except msgspec.ValidationError as error:
+        fault = _fault(error, content, type_)
+    raise ConfigError(path, _line(root, fault.path), fault.told())
 
 
 def _compose(path: Path) -> yaml.Node:
@@ -59,22 +67,29 @@ def _compose(path: Path) -> yaml.Node:
     if len(text) > MAX_BYTES:
         raise ConfigError(path, None, f"is larger than {MAX_BYTES:,} bytes")
     try:
-        for event in yaml.parse(text, yaml.SafeLoader):
-            # A few nested aliases can stand for gigabytes.
-            if isinstance(event, yaml.AliasEvent) and event.start_mark is not None:
-                raise ConfigError(
-                    path, event.start_mark.line + 1, f"alias '*{event.anchor}' is not supported; write it out"
-                )
+        _refuse_bombs(path, text)
         root: yaml.Node | None = yaml.compose(text, yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = None if error.problem_mark is None else error.problem_mark.line + 1
         raise ConfigError(path, line, f"is not YAML: {error.problem}") from None
-    except (yaml.YAMLError, RecursionError) as error:
+    except yaml.YAMLError as error:
         raise ConfigError(path, None, f"is not YAML: {str(error).splitlines()[0]}") from None
     if root is None:
         raise ConfigError(path, None, "is empty")
     _refuse_repeated_keys(path, root)
     return root
+
+
+def _refuse_bombs(path: Path, text: bytes) -> None:
+    """A few nested aliases can stand for gigabytes, and deep nesting takes time that grows with its square."""
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        line = 0 if event.start_mark is None else event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            raise ConfigError(path, line, f"alias '*{event.anchor}' is not supported; write it out")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise ConfigError(path, line, f"is nested deeper than {MAX_DEPTH} levels")
 
 
 def _refuse_repeated_keys(path: Path, node: yaml.Node) -> None:
@@ -84,6 +99,8 @@ def _refuse_repeated_keys(path: Path, node: yaml.Node) -> None:
     if isinstance(node, yaml.MappingNode):
         seen = set()
         for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise ConfigError(path, key.start_mark.line + 1, "a key must be a plain word")
             if key.value in seen:
                 raise ConfigError(path, key.start_mark.line + 1, f"key '{key.value}' is given twice")
             seen.add(key.value)
@@ -96,32 +113,67 @@ def _decode(type_: type[Any], value: object) -> object:
     raise ValueError(f"expected `str`, got `{type(value).__name__}`" if type_ is Secret else f"no way to read {type_}")
 
 
-def _explained(error: msgspec.ValidationError, file: Path, root: yaml.Node, type_: type[msgspec.Struct]) -> ConfigError:
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """What msgspec found, with the whole path to it."""
+
+    path: list[str]
+    problem: str
+    type_: Any
+
+    def told(self) -> str:
+        if unknown := UNKNOWN_FIELD.search(self.problem):
+            return f"key '{'.'.join(self.path)}' is unknown; {did_you_mean(unknown[1], _keys(self.type_))}"
+        if missing := MISSING_FIELD.search(self.problem):
+            return f"key '{'.'.join([*self.path, missing[1]])}' is missing"
+        told = f"{self.problem[:1].lower()}{self.problem[1:]}"
+        return f"'{'.'.join(self.path)}': {told}" if self.path else told
+
+
+def _fault(error: msgspec.ValidationError, content: Any, type_: Any) -> _Fault:
     match = PLACE.match(str(error))
-    problem, steps = (match["problem"], STEP.findall(match["path"] or "")) if match else (str(error), [])
-    path = [name or index for name, index in steps]
+    problem, place = (match["problem"], match["path"] or "") if match else (str(error), "")
+    path: list[str] = []
+    for name, index in STEP.findall(place):
+        if index == "...":
+            # msgspec does not tell which key of a mapping it was: find the first whose value it refuses.
+            return _fault_in_mapping(content, _element(type_), path, problem)
+        content = content[name] if name else content[int(index)]
+        type_ = _field(type_, name) if name else _element(type_)
+        path.append(name or index)
     if unknown := UNKNOWN_FIELD.search(problem):
-        name = unknown[1]
-        problem = f"key '{'.'.join([*path, name])}' is unknown; {did_you_mean(name, _fields(type_, path))}"
-        path.append(name)
-    elif missing := MISSING_FIELD.search(problem):
-        problem = f"key '{'.'.join([*path, missing[1]])}' is missing"
-    else:
-        problem = f"'{'.'.join(path)}': {problem[:1].lower()}{problem[1:]}" if path else problem
-    return ConfigError(file, _line(root, path), problem)
+        path.append(unknown[1])
+    return _Fault(path, problem, type_)
 
 
-def _fields(type_: Any, path: list[str]) -> list[str]:
-    """The keys that are valid at a path below a type."""
-    for step in path:
-        choices = [type_, *getattr(type_, "__args__", ())]
-        structs = [choice for choice in choices if isinstance(choice, type) and issubclass(choice, msgspec.Struct)]
-        hints = [get_type_hints(struct)[step] for struct in structs if step in get_type_hints(struct)]
-        # An index, or a key of a mapping: what holds is the type of the elements.
-        type_ = hints[0] if hints else getattr(type_, "__args__", (type_,))[-1]
+def _fault_in_mapping(content: dict[Any, Any], type_: Any, path: list[str], problem: str) -> _Fault:
+    for key, value in content.items():
+        try:
+            msgspec.convert(value, type_, dec_hook=_decode)
+        except msgspec.ValidationError as error:
+            inner = _fault(error, value, type_)
+            return _Fault([*path, str(key), *inner.path], inner.problem, inner.type_)
+    return _Fault(path, problem, type_)
+
+
+def _structs(type_: Any) -> list[type[msgspec.Struct]]:
+    """The configuration types among a type's alternatives."""
     choices = [type_, *getattr(type_, "__args__", ())]
-    structs = [choice for choice in choices if isinstance(choice, type) and issubclass(choice, msgspec.Struct)]
-    return [name for struct in structs for name in struct.__struct_encode_fields__]
+    return [choice for choice in choices if isinstance(choice, type) and issubclass(choice, msgspec.Struct)]
+
+
+def _keys(type_: Any) -> list[str]:
+    return [name for struct in _structs(type_) for name in struct.__struct_encode_fields__]
+
+
+def _field(type_: Any, name: str) -> Any:
+    return next(hints[name] for hints in map(get_type_hints, _structs(type_)) if name in hints)
+
+
+def _element(type_: Any) -> Any:
+    """What a list or a mapping holds, also where it may be missing."""
+    containers = [choice for choice in (type_, *getattr(type_, "__args__", ())) if get_origin(choice) in {list, dict}]
+    return get_args(containers[0])[-1]
 
 
 def _line(node: yaml.Node, path: list[str]) -> int:

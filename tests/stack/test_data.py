@@ -107,7 +107,7 @@ def test_a_directory_that_the_user_of_postgres_cannot_reach(tmp_path: Path) -> N
 def test_a_directory_in_use(tmp_path: Path) -> None:
     owner = open_data(tmp_path / "data", Event())
     with pytest.raises(DataRefused, match="is in use by another strandline"):
-        open_data(tmp_path / "data", Event(), take_over_timeout=0)
+        open_data(tmp_path / "data", Event())
     owner.close()
     open_data(tmp_path / "data", Event()).close()
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from strandline.cli.signals import on_stop_request
+from strandline.errors import OptionError
 from strandline.observe import Observed
 from strandline.stack import SERVERS, Stack
 
@@ -48,6 +49,8 @@ def up(
     output
         A table for people, or one line of JSON for programs.
     """
+    if observe is not None and not 0 <= observe <= 65535:
+        raise OptionError(f"--observe-port takes 0 to 65535, not {observe}")
     stack = Stack(
         [name.strip() for name in only.split(",") if name.strip()],
         kafka_clusters=kafka_clusters,

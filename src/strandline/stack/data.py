@@ -39,12 +39,12 @@ class DataDirectory:
         os.close(self.lock)
 
 
-def open_data(path: Path | None, cancelled: Event, *, take_over_timeout: float = TAKE_OVER_TIMEOUT) -> DataDirectory:
+def open_data(path: Path | None, cancelled: Event) -> DataDirectory:
     """The user's directory, or a temporary one when there is none."""
-    return _open_temporary(cancelled) if path is None else _open_given(path.absolute(), cancelled, take_over_timeout)
+    return _open_temporary(cancelled) if path is None else _open_given(path.absolute(), cancelled)
 
 
-def _open_given(path: Path, cancelled: Event, take_over_timeout: float) -> DataDirectory:
+def _open_given(path: Path, cancelled: Event) -> DataDirectory:
     try:
         present = {entry.name for entry in path.iterdir()} if path.exists() else set()
     except OSError as error:
@@ -57,14 +57,24 @@ def _open_given(path: Path, cancelled: Event, take_over_timeout: float) -> DataD
             raise DataRefused(path, f"has data of format {found}, and this strandline reads format {FORMAT}")
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lock = try_lock(path / LOCK, take_over_timeout, cancelled)
+        lock = try_lock(path / LOCK, 0) or _take_over(path, cancelled)
     except OSError as error:
         raise DataRefused(path, f"cannot be written: {error.strerror}") from error
-    if lock is None:
-        raise DataRefused(path, "is in use by another strandline (its servers hold the lock)")
+    os.truncate(lock, 0)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
     if MARKER not in present:
         write_json(path / MARKER, {"format": FORMAT})
     return DataDirectory(path, lock, temporary=False)
+
+
+def _take_over(path: Path, cancelled: Event) -> int:
+    """The lock of a stack that was killed, once its last server is gone; a stack that still lives keeps it."""
+    owner = (path / LOCK).read_text()
+    alive = owner.isdigit() and Path("/proc", owner).exists()
+    lock = None if alive else try_lock(path / LOCK, TAKE_OVER_TIMEOUT, cancelled)
+    if lock is None:
+        raise DataRefused(path, f"is in use by another strandline (process {owner or 'unknown'})")
+    return lock
 
 
 def _open_temporary(cancelled: Event) -> DataDirectory:
