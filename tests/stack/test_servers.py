@@ -14,7 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from strandline.errors import OptionError, PortTaken, ServerFailed, StackError
 from strandline.stack import KafkaCluster, Kinesis, Postgres, Stack
-from strandline.stack.kafka import kafka_runtime
+from strandline.stack.kafka import kafka_runtime, new_cluster_id
 from strandline.stack.ports import LOOPBACK, free_port, retry_when_taken
 from tests.support import TIMEOUT, owned_processes, read_records, wait_for, write_records
 
@@ -88,6 +88,12 @@ def test_a_stopped_broker_starts_again_with_its_records() -> None:
         assert stack.failure() is None
         assert cluster.address == address
         assert read_records(address, "kept", 1) == [b"before"]
+
+
+def test_no_cluster_id_can_be_taken_for_an_option() -> None:
+    ids = {new_cluster_id() for _ in range(2000)}
+    assert len(ids) == 2000
+    assert not [cluster_id for cluster_id in ids if cluster_id.startswith("-") or len(cluster_id) != 22]
 
 
 def test_a_server_that_fails_names_itself_and_quotes_its_log(open_dir: Path) -> None:

@@ -85,9 +85,8 @@ class Frontier(Generic[P]):
         del self._finished[:run]
         self._head += run
         next_position, next_since = self._positions.popleft, self._since.popleft
-        passed = []
+        passed = [next_position() for _ in range(run)]
         for _ in range(run):
-            passed.append(next_position())
             next_since()
         if self._positions:
             # The oldest unfinished ticket may share its position with tickets that have just been passed.

@@ -138,8 +138,7 @@ class KafkaCluster:
         self.check()
         self.directory.mkdir(parents=True, exist_ok=True)
         if not (self.directory / IDENTITY).exists():
-            cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            identity = {"kafka": kafka_version(), "brokers": len(self._nodes), "cluster_id": cluster_id}
+            identity = {"kafka": kafka_version(), "brokers": len(self._nodes), "cluster_id": new_cluster_id()}
             write_json(self.directory / IDENTITY, identity)
         self.cluster_id = read_json(self.directory / IDENTITY)["cluster_id"]
         retry_when_taken(lambda: self._start_on_fresh_ports(runtime, cancelled))
@@ -261,6 +260,13 @@ class KafkaCluster:
         path = self.directory / f"broker-{node}.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         return path
+
+
+def new_cluster_id() -> str:
+    """A random id as Kafka writes them. One that starts with a dash would be taken for an option by Kafka's tools."""
+    while (cluster_id := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return cluster_id
 
 
 def _cluster_id(home: Path) -> str | None:
