@@ -1,7 +1,8 @@
 """The laws of the frontier, against a model that is too slow and too simple to be wrong."""
 
 import random
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 
 import pytest
 from hypothesis import given
@@ -136,50 +137,39 @@ def test_a_position_that_the_frontier_has_passed_is_refused() -> None:
 
 def test_a_writer_thread_and_a_finisher_thread_need_no_lock_of_their_own() -> None:
     frontier: Frontier[int] = Frontier()
-    count = 20_000
-    handed_over: list[Ticket] = []
-    written = threading.Event()
-    moves: list[int] = []
+    positions, holders = 10_000, 3
+    handed_over: SimpleQueue[list[Ticket] | None] = SimpleQueue()
 
     def write() -> None:
-        handed_over.extend(frontier.register(position, NOW) for position in range(count))
-        written.set()
+        for position in range(positions):
+            handed_over.put([frontier.register(position, NOW) for _ in range(holders)])
+        handed_over.put(None)
 
-    def finish() -> None:
+    def finish() -> list[int]:
         chance = random.Random(7)
         waiting: list[Ticket] = []
-        taken = 0
-        while True:
-            all_written = written.is_set()
-            waiting.extend(handed_over[taken:])
-            taken = len(handed_over) if all_written else taken + len(handed_over[taken:])
-            chance.shuffle(waiting)
-            rest = 0 if all_written else len(waiting) // 2
-            while len(waiting) > rest:
-                ticket = waiting.pop()
-                moved = frontier.done(ticket)
-                if moved is not None:
-                    # Positions and tickets count alike here, so whatever still waits must lie above the frontier.
-                    assert moved < min(waiting, default=count)
-                    moves.append(moved)
-            if all_written:
-                return
+        moves = []
+        while (tickets := handed_over.get(timeout=60)) is not None:
+            waiting += tickets
+            if len(waiting) > 500:
+                moves += finish_some(waiting, chance, rest=100)
+        return moves + finish_some(waiting, chance, rest=0)
 
-    failures: list[BaseException] = []
+    def finish_some(waiting: list[Ticket], chance: random.Random, rest: int) -> list[int]:
+        chance.shuffle(waiting)
+        moves = []
+        while len(waiting) > rest:
+            moved = frontier.done(waiting.pop())
+            if moved is not None:
+                # Ticket n holds position n // holders, and whatever still waits must lie above the frontier.
+                assert moved < min((ticket // holders for ticket in waiting), default=positions)
+                moves.append(moved)
+        return moves
 
-    def guarded(work: object) -> None:
-        try:
-            work()  # type: ignore[operator]
-        except BaseException as error:  # noqa: BLE001  (handed to the main thread)
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(work,)) for work in (write, finish)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-        assert not thread.is_alive()
-    assert not failures
+    with ThreadPoolExecutor(2) as pool:
+        writer, finisher = pool.submit(write), pool.submit(finish)
+        moves = finisher.result(timeout=100)
+        writer.result(timeout=1)
     assert moves == sorted(set(moves))
-    assert frontier.position == count - 1
-    assert frontier.in_flight == 0
+    assert moves[-1] == frontier.position == positions - 1
+    assert frontier.in_flight == frontier.beyond == 0

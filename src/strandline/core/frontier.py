@@ -8,7 +8,7 @@ The rules that this file keeps:
 4. Positions are registered in rising order. Equal ones share a position, which is passed when all its tickets are
    done; so the tickets of one position are all registered before the last of them is finished.
 
-Every method may be called from any thread.
+The thread that reads the log calls `register` and `next_generation`; all else may be called from any thread.
 """
 
 from collections import deque
@@ -44,12 +44,13 @@ class Frontier(Generic[P]):
 
     # Tickets count up over all generations, and entry i belongs to ticket _head + i. A ticket below _head is therefore
     # either passed or of an earlier generation, and both are ignored alike: no generation is stored per ticket.
-    __slots__ = ("_finished", "_generation", "_head", "_last", "_lock", "_position", "_positions", "_since")
+    __slots__ = ("_finished", "_generation", "_head", "_last", "_lock", "_next", "_position", "_positions", "_since")
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._generation = 0
         self._head = 0
+        self._next = 0
         self._positions: deque[P] = deque()
         self._since: deque[Nanos] = deque()
         self._finished = bytearray()
@@ -58,16 +59,24 @@ class Frontier(Generic[P]):
 
     def register(self, position: P, now: Nanos) -> Ticket:
         """Take a position into flight."""
+        last = self._last
+        if last is None or last < position:
+            return self._append(position, now)
         with self._lock:
-            last = self._last
-            if last is not None and not last < position and (position < last or not self._positions):
+            # Only here can the position be one that the frontier is passing at this very moment.
+            if position < last or not self._positions:
                 raise PositionError(position, last)
-            self._last = position
-            ticket = self._head + len(self._finished)
-            self._positions.append(position)
-            self._since.append(now)
-            self._finished.append(0)
-            return Ticket(ticket)
+            return self._append(position, now)
+
+    def _append(self, position: P, now: Nanos) -> Ticket:
+        # Needs no lock: each step is atomic, and an entry counts from the last step on.
+        self._last = position
+        self._positions.append(position)
+        self._since.append(now)
+        self._finished.append(0)
+        ticket = self._next
+        self._next = ticket + 1
+        return Ticket(ticket)
 
     def done(self, ticket: Ticket) -> P | None:
         """Finish a ticket; the new frontier if it moved, else None."""
@@ -102,7 +111,7 @@ class Frontier(Generic[P]):
         """Begin a new ownership of the log: forget all in flight and the frontier; earlier tickets are void."""
         with self._lock:
             self._generation += 1
-            self._head += len(self._finished)
+            self._head = self._next
             self._positions.clear()
             self._since.clear()
             self._finished.clear()
