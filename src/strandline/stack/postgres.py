@@ -155,10 +155,11 @@ class Postgres:
         if self._server is None or not self._server.listens_on(self._port):
             return False
         try:
-            with psycopg.connect(self.url, connect_timeout=2) as connection:
-                return connection.execute("select 1").fetchone() == (1,)
+            # Let in with the password: it serves. A query could not be given a time-out that holds on our side.
+            psycopg.connect(self.url, connect_timeout=2).close()
         except psycopg.OperationalError:
             return False
+        return True
 
     def stop(self) -> None:
         """Stop the server, with a checkpoint where the data is to be kept."""

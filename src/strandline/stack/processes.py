@@ -1,5 +1,6 @@
 """Child processes that cannot outlive us, with a log that can be quoted when they fail."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -16,12 +17,15 @@ from strandline.stack.ports import listening_inodes
 
 LEASH = Path(__file__).with_name("leash.py")
 POLL_INTERVAL = 0.02
+KILL_TIMEOUT = 10.0
 LOG_TAIL_LINES = 15
 LOG_TAIL_BYTES = 64 << 10
 # Nothing of the user's own settings for Java, Python or Postgres is to change what the servers do.
 PASSED_ON = ("HOME", "LANG", "PATH", "TMPDIR", "TZ")
 # By this an onlooker can tell which processes belong to which stack.
 OWNER_VARIABLE = "STRANDLINE_OWNER"
+
+log = logging.getLogger(__name__)
 
 # The kernel's parent-death signal fires when the *thread* that forked ends. So all children are forked by one thread
 # that lives as long as the process, whichever thread asks for them.
@@ -107,7 +111,11 @@ class Child:
             self._process.wait(grace)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            try:
+                self._process.wait(KILL_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                # Only a process that hangs in the kernel gets here. We must not hang with it.
+                log.error("%s (process %d) does not end, not even when killed", self.name, self.pid)
 
     def wait_until(self, ready: Callable[[], bool], timeout: float, cancelled: Event) -> None:
         """Wait until the server says that it is ready; raise with the end of its log when it does not get there."""
