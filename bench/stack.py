@@ -1,39 +1,30 @@
-"""Seconds from `strandline up` to ready: cold (an empty cache), warm, and beside Kafka's own tools run one by one."""
+"""Seconds from `strandline up` to ready: cold (an empty cache), warm, and beside a plain start of the broker."""
 
-import json
 import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import replace
-from os import environ
 from pathlib import Path
 from threading import Event
+
+from tests.support import Up, jars_on_disk
 
 from bench.figures import Figure, report
 from strandline.stack import KafkaCluster
 from strandline.stack.kafka import kafka_runtime
-from strandline.stack.testing import jars_on_disk
 
 WARM_RUNS = 5
-TIMEOUT = 120
 
 
 def seconds_until_ready(*arguments: str, env: dict[str, str] | None = None) -> float:
     """Run `strandline up` as a user does, until it prints its settings."""
     begin = time.perf_counter()
-    command = [sys.executable, "-m", "strandline", "up", "--format", "json", *arguments]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**environ, **(env or {})}
-    ) as up:
-        if up.stdout is None or not json.loads(up.stdout.readline()):
-            raise AssertionError("no settings")
+    with Up(*arguments, env=env) as up:
+        up.settings()
         elapsed = time.perf_counter() - begin
-        up.send_signal(signal.SIGINT)
-        if up.wait(TIMEOUT) != 0:
-            raise AssertionError(f"exit code {up.returncode}")
+        if up.end(signal.SIGINT) != 0:
+            raise AssertionError(f"exit code {up.process.returncode}")
     return elapsed
 
 
@@ -41,7 +32,7 @@ def plain_kafka() -> float:
     """Format and start one broker the plain way: no class archive."""
     runtime = replace(kafka_runtime(Event()), archive=Path("/nowhere"))
     with tempfile.TemporaryDirectory() as directory:
-        cluster = KafkaCluster("kafka", Path(directory, "kafka"), throwaway=True)
+        cluster = KafkaCluster("kafka", Path(directory, "kafka"), temporary=True)
         begin = time.perf_counter()
         cluster.start(runtime, Event())
         elapsed = time.perf_counter() - begin

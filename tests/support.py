@@ -4,6 +4,8 @@ import hashlib
 import json
 import os
 import queue
+import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,8 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from strandline.stack.cache import cache_dir
+from strandline.stack.jars import kafka_version, pinned
 from strandline.stack.processes import OWNER_VARIABLE
 
 TIMEOUT = 60.0
@@ -77,7 +81,10 @@ class Up:
         """Wait until it logs a line that starts so."""
         deadline = time.monotonic() + TIMEOUT
         while True:
-            line = self._lines.get(timeout=max(0.1, deadline - time.monotonic()))
+            try:
+                line = self._lines.get(timeout=max(0.1, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"it has not said '{start}': {self.messages}") from None
             assert line is not None, f"it ended without saying '{start}': {self.messages}"
             self.messages.append(json.loads(line)["message"] if line.startswith("{") else line.rstrip())
             if self.messages[-1].startswith(start):
@@ -86,6 +93,8 @@ class Up:
     def settings(self) -> dict[str, dict[str, str]]:
         """Wait until it is ready; the client settings that it prints."""
         assert self.process.stdout is not None
+        readable, _, _ = select.select([self.process.stdout], [], [], TIMEOUT)
+        assert readable, f"not ready after {TIMEOUT:g} s: {self.messages}"
         line = self.process.stdout.readline()
         assert line, f"it ended before it was ready: {self.rest()}"
         settings: dict[str, dict[str, str]] = json.loads(line)
@@ -147,3 +156,15 @@ def read_records(bootstrap: str, topic: str, count: int, partition: int = 0) -> 
         return found
     finally:
         consumer.close()
+
+
+def jars_on_disk(directory: Path) -> dict[str, str]:
+    """Copy Kafka's jars from the cache to a package server on disk.
+
+    Returns the environment in which they are fetched from there, so that a first run can be tried without a network.
+    """
+    for jar in pinned():
+        place = directory / "local" / jar.organisation / jar.module / jar.revision / "jars" / f"{jar.module}.jar"
+        place.parent.mkdir(parents=True)
+        shutil.copy(cache_dir() / f"kafka-{kafka_version()}" / jar.file_name, place)
+    return {"JAVA_TOOL_OPTIONS": f"-Divy.default.ivy.user.dir={directory}"}

@@ -70,6 +70,8 @@ def test_a_secret_does_not_show_itself(tmp_path: Path) -> None:
         ("limits:", "listen:", 6, "key 'listen' is given twice"),
         ("hunter2", "*anchor", 10, "alias '*anchor' is not supported; write it out"),
         ("password: hunter2", "password: {a", 11, "is not YAML: expected ',' or '}', but got '<stream end>'"),
+        ("hunter2", "!secret hunter2", 10, "tag '!secret' is not supported; write the plain value"),
+        ("hunter2", "!!bool x", 10, "tag 'tag:yaml.org,2002:bool' is not supported; write the plain value"),
         ("hunter2", "[1]", 10, "'password': expected `str`, got `list`"),
         ("password:", "? [a]\n:", 10, "a key must be a plain word"),
     ],
@@ -93,7 +95,7 @@ def test_a_fault_is_named_with_its_place(change: str, to: str, line: int, proble
         (b"[" * 100_000, "is nested deeper than 50 levels"),
         (b"- 1\n", "xpected `object`, got `array`"),
         (b"x" * (MAX_BYTES + 1), "is larger than 1,048,576 bytes"),
-        (b"a: !!python/object/apply:os.system [ls]", "constructor"),
+        (b"a: !!python/object/apply:os.system [ls]", "tag 'tag:yaml.org,2002:python/object/apply:os.system'"),
         (b"a: 2026-99-99", "month must be in 1..12"),
     ],
 )

@@ -48,7 +48,7 @@ def load(path: Path, type_: type[T]) -> T:
     root = _compose(path)
     try:
         content = yaml.SafeLoader("").construct_document(root)
-    except (ValueError, yaml.YAMLError) as error:
+    except ValueError as error:
         raise ConfigError(path, None, " ".join(str(error).split())) from None
     try:
         return msgspec.convert(content, type_, dec_hook=_decode)
@@ -67,7 +67,7 @@ def _compose(path: Path) -> yaml.Node:
     if len(text) > MAX_BYTES:
         raise ConfigError(path, None, f"is larger than {MAX_BYTES:,} bytes")
     try:
-        _refuse_bombs(path, text)
+        _refuse_tricks(path, text)
         root: yaml.Node | None = yaml.compose(text, yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = None if error.problem_mark is None else error.problem_mark.line + 1
@@ -80,13 +80,16 @@ def _compose(path: Path) -> yaml.Node:
     return root
 
 
-def _refuse_bombs(path: Path, text: bytes) -> None:
-    """A few nested aliases can stand for gigabytes, and deep nesting takes time that grows with its square."""
+def _refuse_tricks(path: Path, text: bytes) -> None:
+    """A few nested aliases can stand for gigabytes, deep nesting takes time by its square, a tag can name any type."""
     depth = 0
     for event in yaml.parse(text, yaml.SafeLoader):
         line = 0 if event.start_mark is None else event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
             raise ConfigError(path, line, f"alias '*{event.anchor}' is not supported; write it out")
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            raise ConfigError(path, line, f"tag '{tag}' is not supported; write the plain value")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise ConfigError(path, line, f"is nested deeper than {MAX_DEPTH} levels")

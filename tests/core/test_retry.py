@@ -43,9 +43,11 @@ def test_a_wait_is_never_above_the_ceiling_nor_below_what_jitter_may_take(
     assert int(longest * (1 - backoff.jitter)) - 1 <= backoff.delay(attempt, draw) <= longest
 
 
-@given(backoffs(), st.integers(1, 200))
-def test_waits_without_jitter_never_shrink(backoff: Backoff, attempt: int) -> None:
-    assert backoff.delay(attempt, 0.0) <= backoff.delay(attempt + 1, 0.0)
+@given(backoffs(), st.integers(1, 5000))
+def test_waits_without_jitter_grow_by_the_factor_up_to_the_ceiling(backoff: Backoff, attempt: int) -> None:
+    assert backoff.delay(1, 0.0) == backoff.first
+    grown = min(backoff.ceiling, backoff.delay(attempt, 0.0) * backoff.factor)
+    assert backoff.delay(attempt + 1, 0.0) == pytest.approx(grown, rel=1e-9, abs=backoff.factor + 1)
 
 
 @given(backoffs(), st.integers(1, 50), draws)
@@ -82,7 +84,7 @@ def test_the_first_rule_that_fits_decides_and_the_unknown_is_permanent() -> None
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"first": 0}, {"first": 11}, {"factor": 0.5}, {"factor": 1e9}, {"jitter": 1.5}, {"jitter": -0.1}]
+    "wrong", [{"first": 0}, {"first": 11}, {"factor": 0.5}, {"factor": float("inf")}, {"jitter": 1.5}, {"jitter": -0.1}]
 )
 def test_a_back_off_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"back-off|jitter"):

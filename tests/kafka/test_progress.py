@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from strandline.errors import NotOurs
 from strandline.kafka.progress import Claim, Partition, Progress
 from strandline.stack import KafkaCluster
 from strandline.units import Nanos
@@ -43,8 +44,9 @@ def test_what_was_revoked_is_neither_committed_nor_taken() -> None:
     progress.revoke([ONE])
     progress.done(two)
     assert progress.take_commits() == {TWO: 2}
-    with pytest.raises(KeyError):
+    with pytest.raises(NotOurs, match="partition 0 of tide is not assigned to us"):
         progress.register(ONE, 2, NOW)
+    assert (progress.in_flight(ONE), progress.oldest(ONE, NOW)) == (0, None)
 
 
 def test_a_record_of_an_earlier_assignment_changes_nothing() -> None:

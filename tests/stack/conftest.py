@@ -3,7 +3,7 @@
 import pytest
 
 from strandline.stack import KafkaCluster
-from strandline.stack.testing import jars_on_disk
+from tests.support import jars_on_disk
 
 
 @pytest.fixture(scope="session")

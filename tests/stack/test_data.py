@@ -72,7 +72,7 @@ def test_an_identity_that_cannot_be_read(data: Path, text: str) -> None:
 
 def test_a_directory_of_a_later_format(data: Path) -> None:
     (data / "stack.json").write_text('{"format": 2}')
-    assert "has data of format 2, and this strandline reads format 1" in refused(data)
+    assert "has data of format 2, and this strandline reads format 1" in refused(data, kafka_brokers=2)
 
 
 def test_a_directory_that_is_somebody_elses(tmp_path: Path) -> None:
@@ -86,10 +86,14 @@ def test_a_file_in_place_of_a_directory(tmp_path: Path) -> None:
         open_data(tmp_path / "data", Event())
 
 
-def test_another_major_version_of_postgres(open_dir: Path) -> None:
+def test_postgres_data_without_its_password_or_of_another_version(open_dir: Path) -> None:
     path = open_dir / "data"
     with Stack(["postgres"], data=path):
         pass
+    (path / "postgres" / "password").rename(path / "elsewhere")
+    with pytest.raises(DataRefused, match="password: is missing, and without it nobody can log in"):
+        Stack(["postgres"], data=path).start()
+    (path / "elsewhere").rename(path / "postgres" / "password")
     (path / "postgres" / "data" / "PG_VERSION").write_text("15\n")
     before = fingerprint(path)
     with pytest.raises(DataRefused, match="holds data of Postgres 15, and this is 18"):
@@ -102,6 +106,23 @@ def test_a_directory_that_the_user_of_postgres_cannot_reach(tmp_path: Path) -> N
     tmp_path.chmod(0o700)
     with pytest.raises(DataRefused, match="choose a directory that others may enter"):
         Stack(["postgres"], data=tmp_path / "data").start()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_that_was_killed_in_its_first_moment_is_ours(tmp_path: Path) -> None:
+    (tmp_path / "lock").touch()
+    (tmp_path / "stack.json.new").write_text('{"form')
+    open_data(tmp_path, Event()).close()
+    assert json.loads((tmp_path / "stack.json").read_text()) == {"format": 1}
+
+
+def test_what_is_refused_is_not_even_made(tmp_path: Path) -> None:
+    (tmp_path / "postgres" / "data").mkdir(parents=True)
+    (tmp_path / "stack.json").write_text('{"format": 1}')
+    before = fingerprint(tmp_path)
+    with pytest.raises(DataRefused, match="is not a Postgres data directory"):
+        Stack(["kafka", "postgres"], data=tmp_path).start()
+    assert fingerprint(tmp_path) == before
 
 
 def test_a_directory_in_use(tmp_path: Path) -> None:

@@ -2,13 +2,11 @@
 
 import os
 import signal
-import tempfile
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from strandline.stack.data import TEMPORARY_PREFIX
 from strandline.stack.jars import kafka_version
 from tests.support import Up, owned_processes, read_records, run_strandline, wait_for, write_records
 
@@ -26,31 +24,31 @@ def assert_nothing_runs(owner: int) -> None:
     wait_for(lambda: not owned_processes(owner), f"all processes of {owner} are gone", timeout=20)
 
 
-def temporary_directories() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*"))
+@pytest.mark.parametrize("stage", STAGES)
+def test_killed_at_any_stage_the_next_one_comes_up(stage: str, open_dir: Path) -> None:
+    with Up("--data", open_dir / "data") as up:
+        up.wait_for_message(stage)
+        up.end(signal.SIGKILL)
+        assert_nothing_runs(up.pid)
+    with Up("--data", open_dir / "data") as up:
+        assert set(up.settings()) == {"kafka", "postgres", "kinesis"}
 
 
-def test_killed_at_each_stage_the_next_one_comes_up_and_serves_the_old_records(open_dir: Path) -> None:
-    data = open_dir / "data"
-    for stage in STAGES:
-        with Up("--data", data) as up:
-            up.wait_for_message(stage)
-            up.end(signal.SIGKILL)
-            assert_nothing_runs(up.pid)
-    with Up("--data", data) as up:
+def test_killed_when_ready_the_next_one_serves_the_old_records(open_dir: Path) -> None:
+    with Up("--data", open_dir / "data") as up:
         settings = up.settings()
         write_records(settings["kafka"]["bootstrap.servers"], "kept", [b"old"])
         with psycopg.connect(settings["postgres"]["DATABASE_URL"]) as connection:
             connection.execute("create table kept as select 'old' as word")
         up.end(signal.SIGKILL)
         assert_nothing_runs(up.pid)
-    with Up("--data", data) as up:
+    with Up("--data", open_dir / "data") as up:
         settings = up.settings()
         assert read_records(settings["kafka"]["bootstrap.servers"], "kept", 1) == [b"old"]
         with psycopg.connect(settings["postgres"]["DATABASE_URL"]) as connection:
             assert connection.execute("select word from kept").fetchall() == [("old",)]
         assert up.end(signal.SIGINT) == 0
-    assert_nothing_runs(up.pid)
+    assert not owned_processes(up.pid)
 
 
 def test_killed_while_it_fetches_kafka_the_next_one_fetches_it_whole(
@@ -71,24 +69,22 @@ def test_killed_while_it_fetches_kafka_the_next_one_fetches_it_whole(
 
 
 @pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_when_ready_it_exits_0_and_leaves_nothing(signal_: signal.Signals) -> None:
-    before = temporary_directories()
-    with Up("--only", "kinesis,postgres") as up:
+def test_stopped_when_ready_it_exits_0_and_leaves_nothing(signal_: signal.Signals, open_dir: Path) -> None:
+    with Up("--only", "kinesis,postgres", env={"TMPDIR": str(open_dir)}) as up:
         assert set(up.settings()) == {"kinesis", "postgres"}
         assert len(owned_processes(up.pid)) > 1
         assert up.end(signal_) == 0
     assert not owned_processes(up.pid)
-    assert temporary_directories() <= before
+    assert not list(open_dir.iterdir())
 
 
-def test_stopped_half_way_it_says_so_and_leaves_nothing() -> None:
-    before = temporary_directories()
-    with Up() as up:
+def test_stopped_half_way_it_says_so_and_leaves_nothing(open_dir: Path) -> None:
+    with Up(env={"TMPDIR": str(open_dir)}) as up:
         up.wait_for_message("kafka: starting")
         assert up.end(signal.SIGTERM) == 1
         assert up.rest()[-1] == "strandline: stopped before the servers were ready"
     assert not owned_processes(up.pid)
-    assert temporary_directories() <= before
+    assert not list(open_dir.iterdir())
 
 
 def test_when_a_server_dies_it_says_which_and_stops_the_others() -> None:
@@ -97,7 +93,7 @@ def test_when_a_server_dies_it_says_which_and_stops_the_others() -> None:
         (kinesis,) = [pid for pid, command in owned_processes(up.pid).items() if "moto" in command]
         os.kill(kinesis, signal.SIGKILL)
         assert up.process.wait(30) == 1
-        assert up.rest()[-1].startswith("strandline: kinesis died: exit code -9")
+        assert "strandline: kinesis died: exit code -9" in up.rest()
     assert not owned_processes(up.pid)
 
 

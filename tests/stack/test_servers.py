@@ -4,7 +4,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event
+from threading import Event, Timer
 
 import boto3
 import psycopg
@@ -12,11 +12,11 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from strandline.errors import OptionError, PortTaken, ServerFailed, StackError
+from strandline.errors import OptionError, PortTaken, ServerFailed, StartCancelled
 from strandline.stack import KafkaCluster, Kinesis, Postgres, Stack
 from strandline.stack.kafka import kafka_runtime, new_cluster_id
 from strandline.stack.ports import LOOPBACK, free_port, retry_when_taken
-from tests.support import TIMEOUT, owned_processes, read_records, wait_for, write_records
+from tests.support import TIMEOUT, owned_processes, read_records, write_records
 
 
 def test_kafka_takes_records_and_gives_them_back(kafka: KafkaCluster) -> None:
@@ -97,31 +97,84 @@ def test_no_cluster_id_can_be_taken_for_an_option() -> None:
 
 
 def test_a_server_that_fails_names_itself_and_quotes_its_log(open_dir: Path) -> None:
-    cluster = KafkaCluster("kafka", open_dir / "kafka", throwaway=True, jvm_options=["-XX:NoSuchOption"])
-    with pytest.raises(ServerFailed, match="NoSuchOption") as failure:
+    cluster = KafkaCluster("kafka", open_dir / "kafka", temporary=True, jvm_options=["-XX:NoSuchOption"])
+    with pytest.raises(ServerFailed) as failure:
         cluster.start(kafka_runtime(Event()), Event())
-    assert str(failure.value).startswith("kafka did not come up: exit code 1\n  kafka | ")
+    assert str(failure.value) == "kafka did not come up: exit code 1"
+    assert any("NoSuchOption" in line for line in failure.value.log)
+    assert failure.value.__notes__[0].startswith("kafka | ")
+
+
+def test_a_failure_is_not_explained_by_the_log_of_an_earlier_run(open_dir: Path) -> None:
+    (open_dir / "kafka").mkdir()
+    (open_dir / "kafka" / "broker-1.log").write_text("Address already in use\n")
+    cluster = KafkaCluster("kafka", open_dir / "kafka", temporary=True, jvm_options=["-XX:NoSuchOption"])
+    with pytest.raises(ServerFailed) as failure:
+        cluster.start(kafka_runtime(Event()), Event())
+    assert not any("Address already in use" in line for line in failure.value.log)
 
 
 def test_when_one_server_fails_the_others_are_stopped(open_dir: Path) -> None:
     with Stack(["postgres"], data=open_dir / "data"):
         pass
     (open_dir / "data" / "postgres" / "data" / "global" / "pg_control").unlink()
-    stack = Stack(data=open_dir / "data")
-    with pytest.raises(ServerFailed, match=r"(?s)postgres did not come up.*could not (open|find).*pg_control"):
+    before = set(owned_processes(os.getpid()))
+    stack = Stack(data=open_dir / "data", kafka_clusters=2)
+    with pytest.raises(ServerFailed, match="postgres did not come up: exit code") as failure:
         stack.start()
-    assert len(stack.servers) == 3
-    ours = [pid for server in stack.kafka for pid in [broker.pid for broker in server.brokers]]
-    wait_for(lambda: not set(ours) & set(owned_processes(os.getpid())), "Kafka is stopped too")
+    assert any("pg_control" in line for line in failure.value.log)
+    assert len(stack.servers) == 4
+    assert set(owned_processes(os.getpid())) == before
+
+
+def test_a_start_that_is_cancelled_leaves_nothing() -> None:
+    before = set(owned_processes(os.getpid()))
+    stack = Stack(kafka_brokers=2)
+    Timer(0.7, stack.cancelled.set).start()
+    with pytest.raises(StartCancelled, match="stopped before the servers were ready"):
+        stack.start()
+    assert set(owned_processes(os.getpid())) == before
+
+
+def test_a_data_directory_may_have_any_name(open_dir: Path) -> None:
+    path = open_dir / "quo'te\"s, back\\slash = k\u00fcste"
+    with Stack(["kafka", "postgres"], data=path) as stack:
+        write_records(stack.kafka[0].address, "any", [b"name"])
+        assert (path / "kafka-1" / "broker-1" / "any-0").is_dir()
+
+
+def test_settings_of_the_user_do_not_get_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in {
+        "PGSSLMODE": "require",
+        "PGOPTIONS": "-c nonsense=1",
+        "http_proxy": "http://127.0.0.1:9",
+        "JAVA_TOOL_OPTIONS": "-XX:NoSuchOption",
+        "KAFKA_OPTS": "-XX:NoSuchOption",
+    }.items():
+        monkeypatch.setenv(variable, value)
+    with Stack() as stack:
+        assert stack.failure() is None
+
+
+def test_a_stack_can_be_started_in_a_forked_process(kinesis: Kinesis) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            with Stack(["kinesis"]) as stack:
+                os._exit(0 if stack.failure() is None else 3)
+        finally:
+            os._exit(4)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 def _kafka(home: Path, choose: Callable[[], int]) -> tuple[Callable[[], None], KafkaCluster]:
-    cluster = KafkaCluster("kafka", home, throwaway=True, choose_port=choose)
+    cluster = KafkaCluster("kafka", home, temporary=True, choose_port=choose)
     return lambda: cluster.start(kafka_runtime(Event()), Event()), cluster
 
 
 def _postgres(home: Path, choose: Callable[[], int]) -> tuple[Callable[[], None], Postgres]:
-    server = Postgres(home, throwaway=True, choose_port=choose)
+    server = Postgres(home, temporary=True, choose_port=choose)
     return lambda: server.start(Event()), server
 
 
@@ -170,11 +223,3 @@ def test_a_port_that_is_always_taken_is_an_error_in_the_end() -> None:
 def test_a_stack_that_makes_no_sense_is_refused(options: dict[str, object], problem: str) -> None:
     with pytest.raises(OptionError, match=problem.replace("?", r"\?")):
         Stack(**options)  # type: ignore[arg-type]
-
-
-def test_a_start_can_be_cancelled() -> None:
-    stack = Stack(["kafka"])
-    stack.cancelled.set()
-    with pytest.raises(StackError, match="stopped before the servers were ready"):
-        stack.start()
-    assert stack.kafka[0].brokers == [] or stack.kafka[0].brokers[0].exit_code is not None

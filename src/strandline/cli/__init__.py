@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     except UsageError as error:
         return _fail(str(error), 2)
     except StrandlineError as error:
-        return _fail(str(error), 1)
+        return _fail("\n  ".join([str(error), *getattr(error, "__notes__", [])]), 1)
     except KeyboardInterrupt:
         return _fail("interrupted", 1)
     return 0

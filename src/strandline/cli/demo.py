@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from rich.console import Console, RenderableType
@@ -47,8 +47,9 @@ def demo() -> None:
         with stack:
             try:
                 first, committed, second = _cut_off_half_way(stack, console)
-            except KafkaException as error:
-                raise StrandlineError(f"Kafka at {stack.kafka[0].address}: {error.args[0].str()}") from error
+            except (KafkaException, TimeoutError) as error:
+                reason = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
+                raise StrandlineError(f"Kafka at {stack.kafka[0].address}: {reason}") from error
     _tell(console, first, second, committed)
 
 
@@ -106,6 +107,9 @@ def _consume(bootstrap: str, stack: Stack, console: Console, title: str, stop_af
         while finished.total() < min(left, stop_after):
             if stack.cancelled.is_set():
                 raise StrandlineError("the demo was stopped")
+            failure = stack.failure()
+            if failure is not None:
+                raise failure
             if time.monotonic() > deadline:
                 raise StrandlineError(f"the demo did not finish within {TIMEOUT:g} s")
             for message in _read(consumer, MOST_REPEATS - progress.beyond()):
@@ -132,7 +136,7 @@ def _read(consumer: Consumer, room: int) -> list[Message]:
     messages: list[Message] = consumer.consume(room, timeout=0.005) if room else []
     for message in messages:
         error = message.error()
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+        if error is not None:
             raise KafkaException(error)
     return messages
 

@@ -16,6 +16,7 @@ from strandline.cli.signals import on_stop_request
 from strandline.errors import OptionError
 from strandline.observe import Observed
 from strandline.stack import SERVERS, Stack
+from strandline.stack.ports import LOOPBACK
 
 WATCH_INTERVAL = 0.25
 
@@ -63,7 +64,7 @@ def up(
     registry = CollectorRegistry()
     ready = Gauge("strandline_stack_ready", "1 while every server of the stack runs", registry=registry)
     ready.set_function(lambda: float(not _not_ready(stack)))
-    with Observed("127.0.0.1", observe, registry, lambda: _not_ready(stack)) as pages:
+    with Observed(LOOPBACK, observe, registry, lambda: _not_ready(stack)) as pages:
         print(f"strandline: {pages.address}/readyz tells when all servers are ready", file=sys.stderr)
         _run(stack, output)
 

@@ -44,36 +44,33 @@ class Frontier(Generic[P]):
 
     # Tickets count up over all generations, and entry i belongs to ticket _head + i. A ticket below _head is therefore
     # either passed or of an earlier generation, and both are ignored alike: no generation is stored per ticket.
-    __slots__ = ("_finished", "_generation", "_head", "_last", "_lock", "_next", "_position", "_positions", "_since")
+    #
+    # The reader shares one thing with the finishers: _entries, to which it adds by one atomic append. All else is
+    # either the reader's own (_next, _last) or touched only under the lock.
+    __slots__ = ("_entries", "_finished", "_generation", "_head", "_last", "_lock", "_next", "_position")
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._generation = 0
-        self._head = 0
         self._next = 0
-        self._positions: deque[P] = deque()
-        self._since: deque[Nanos] = deque()
-        self._finished = bytearray()
         self._last: P | None = None
+        self._head = 0
+        self._entries: deque[tuple[P, Nanos]] = deque()
+        self._finished = bytearray()
         self._position: P | None = None
 
     def register(self, position: P, now: Nanos) -> Ticket:
         """Take a position into flight."""
         last = self._last
         if last is None or last < position:
-            return self._append(position, now)
-        with self._lock:
-            # Only here can the position be one that the frontier is passing at this very moment.
-            if position < last or not self._positions:
-                raise PositionError(position, last)
-            return self._append(position, now)
-
-    def _append(self, position: P, now: Nanos) -> Ticket:
-        # Needs no lock: each step is atomic, and an entry counts from the last step on.
+            self._entries.append((position, now))
+        else:
+            with self._lock:
+                # Only here can the position be one that the frontier is passing at this very moment.
+                if position < last or not self._entries:
+                    raise PositionError(position, last)
+                self._entries.append((position, now))
         self._last = position
-        self._positions.append(position)
-        self._since.append(now)
-        self._finished.append(0)
         ticket = self._next
         self._next = ticket + 1
         return Ticket(ticket)
@@ -84,27 +81,32 @@ class Frontier(Generic[P]):
             index = ticket - self._head
             if index < 0:
                 return None
-            self._finished[index] = 1
-            return None if index else self._advance()
+            finished = self._finished
+            try:
+                finished[index] = 1
+            except IndexError:
+                # Flags are made up to the highest ticket finished so far.
+                finished.extend(bytes(index - len(finished)))
+                finished.append(1)
+            return self._advance() if finished[0] else None
 
     def _advance(self) -> P | None:
-        run = self._finished.find(0)
+        entries, finished = self._entries, self._finished
+        run = finished.find(0)
         if run < 0:
-            run = len(self._finished)
-        del self._finished[:run]
-        self._head += run
-        next_position, next_since = self._positions.popleft, self._since.popleft
-        passed = [next_position() for _ in range(run)]
-        for _ in range(run):
-            next_since()
-        if self._positions:
-            # The oldest unfinished ticket may share its position with tickets that have just been passed.
-            held = self._positions[0]
-            while passed and not passed[-1] < held:
-                passed.pop()
-        if not passed:
+            run = len(finished)
+        if run < len(entries):
+            # Finished tickets that share their position with an unfinished one wait for it.
+            held = entries[run][0]
+            while run and not entries[run - 1][0] < held:
+                run -= 1
+        if not run:
             return None
-        self._position = passed[-1]
+        del finished[:run]
+        self._head += run
+        for _ in range(run - 1):
+            entries.popleft()
+        self._position = entries.popleft()[0]
         return self._position
 
     def next_generation(self) -> int:
@@ -112,8 +114,7 @@ class Frontier(Generic[P]):
         with self._lock:
             self._generation += 1
             self._head = self._next
-            self._positions.clear()
-            self._since.clear()
+            self._entries.clear()
             self._finished.clear()
             self._last = self._position = None
             return self._generation
@@ -132,16 +133,20 @@ class Frontier(Generic[P]):
     def in_flight(self) -> int:
         """How many tickets are unfinished."""
         with self._lock:
-            return self._finished.count(0)
+            return len(self._entries) - self._finished.count(1)
 
     @property
     def beyond(self) -> int:
         """How many tickets lie beyond the frontier, finished or not: what a restart from the frontier repeats."""
-        return len(self._finished)
+        return len(self._entries)
 
     def oldest(self, now: Nanos) -> Oldest[P] | None:
         """What holds the frontier, or None when nothing is in flight."""
         with self._lock:
-            if not self._positions:
+            index = self._finished.find(0)
+            if index < 0:
+                index = len(self._finished)
+            if index >= len(self._entries):
                 return None
-            return Oldest(self._positions[0], Nanos(now - self._since[0]))
+            position, since = self._entries[index]
+            return Oldest(position, Nanos(now - since))

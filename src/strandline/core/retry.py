@@ -6,6 +6,7 @@ Nothing here sleeps or draws a random number. The caller passes the draw in, so 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from math import inf
 
 from strandline.units import Nanos
 
@@ -41,15 +42,17 @@ class Backoff:
     def __post_init__(self) -> None:
         if not 0 < self.first <= self.ceiling:
             raise ValueError("a back-off needs 0 < first <= ceiling")
-        if not 1 <= self.factor <= 1000:
-            raise ValueError("a back-off grows by a factor of 1 to 1000")
+        if not 1 <= self.factor < inf:
+            raise ValueError("a back-off grows by a factor of at least 1")
         if not 0 <= self.jitter <= 1:
             raise ValueError("jitter is a share from 0 to 1")
 
     def delay(self, attempt: int, draw: float) -> Nanos:
         """The wait after the given failed attempt (the first is 1), for a draw from [0, 1)."""
-        # Beyond 64 doublings every wait is the ceiling, and a float could no longer hold the power.
-        grown = min(self.ceiling, self.first * self.factor ** min(attempt - 1, 64))
+        try:
+            grown = min(self.ceiling, self.first * self.factor ** (attempt - 1))
+        except OverflowError:
+            grown = self.ceiling
         return Nanos(int(grown * (1 - self.jitter * draw)))
 
 

@@ -1,9 +1,11 @@
 """Which offsets of the partitions that we own may be committed."""
 
 from collections.abc import Iterable
+from threading import Lock
 from typing import NamedTuple
 
 from strandline.core.frontier import Frontier, Oldest, Ticket
+from strandline.errors import NotOurs
 from strandline.units import Nanos
 
 
@@ -26,35 +28,43 @@ class Progress:
 
     A partition that is assigned again starts a new generation, so a record of an earlier assignment that finishes late
     changes nothing. A record of a partition that is not ours is not ours to finish either: `done` ignores it.
+
+    The thread that polls Kafka calls `assign`, `revoke` and `register`; all else may be called from any thread.
     """
 
     def __init__(self) -> None:
+        self._lock = Lock()
         self._frontiers: dict[Partition, Frontier[int]] = {}
         self._owned: set[Partition] = set()
         self._moved: dict[Partition, int] = {}
 
     def assign(self, partitions: Iterable[Partition]) -> None:
         """These partitions are ours from now on."""
-        for partition in partitions:
-            self._frontiers.setdefault(partition, Frontier()).next_generation()
-            self._moved.pop(partition, None)
-            self._owned.add(partition)
+        with self._lock:
+            for partition in partitions:
+                self._frontiers.setdefault(partition, Frontier()).next_generation()
+                self._moved.pop(partition, None)
+                self._owned.add(partition)
 
     def revoke(self, partitions: Iterable[Partition]) -> None:
         """These partitions are no longer ours. Commit before, if there is still time to."""
-        for partition in partitions:
-            self._owned.discard(partition)
-            self._moved.pop(partition, None)
+        with self._lock:
+            for partition in partitions:
+                self._owned.discard(partition)
+                self._moved.pop(partition, None)
+                if partition in self._frontiers:
+                    # The frontier itself is kept: its count of tickets tells old ones from new ones.
+                    self._frontiers[partition].next_generation()
 
     def register(self, partition: Partition, offset: int, now: Nanos) -> Claim:
         """Take a record into flight."""
         if partition not in self._owned:
-            raise KeyError(partition)
+            raise NotOurs(*partition)
         return Claim(partition, self._frontiers[partition].register(offset, now))
 
     def done(self, claim: Claim) -> None:
         """A record is safely delivered, or in its dead-letter place."""
-        if claim.partition in self._owned:
+        with self._lock:
             offset = self._frontiers[claim.partition].done(claim.ticket)
             if offset is not None:
                 # Kafka commits the offset to read next.
@@ -62,12 +72,14 @@ class Progress:
 
     def take_commits(self) -> dict[Partition, int]:
         """The offsets to commit that have moved since the last call."""
-        moved, self._moved = self._moved, {}
-        return moved
+        with self._lock:
+            moved, self._moved = self._moved, {}
+            return moved
 
     def beyond(self) -> int:
         """How many records lie beyond the frontiers: at most so many repeat when this process ends now."""
-        return sum(self._frontiers[partition].beyond for partition in self._owned)
+        with self._lock:
+            return sum(self._frontiers[partition].beyond for partition in self._owned)
 
     def in_flight(self, partition: Partition) -> int:
         """How many records of a partition are unfinished."""

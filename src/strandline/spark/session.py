@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from strandline.stack.java import find_java
 
-LOOPBACK = {
+LOOPBACK_ONLY = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
@@ -23,7 +23,7 @@ def session(app_name: str, *, master: str = "local[*]", options: Mapping[str, st
     # Spark takes both from the environment alone, when it starts the JVM.
     os.environ["JAVA_HOME"] = str(find_java().home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    defaults = {"spark.sql.session.timeZone": "UTC", **(LOOPBACK if master.startswith("local") else {})}
+    defaults = {"spark.sql.session.timeZone": "UTC", **(LOOPBACK_ONLY if master.startswith("local") else {})}
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in {**defaults, **(options or {})}.items():
         builder = builder.config(key, value)

@@ -13,7 +13,6 @@ from threading import Event
 from typing import Any
 
 from strandline.errors import DataRefused, StackError
-from strandline.stack.cache import one_at_a_time
 from strandline.stack.locks import try_lock
 
 MARKER = "stack.json"
@@ -41,7 +40,7 @@ class DataDirectory:
 
 def open_data(path: Path | None, cancelled: Event) -> DataDirectory:
     """The user's directory, or a temporary one when there is none."""
-    return _open_temporary(cancelled) if path is None else _open_given(path.absolute(), cancelled)
+    return _open_temporary() if path is None else _open_given(path.absolute(), cancelled)
 
 
 def _open_given(path: Path, cancelled: Event) -> DataDirectory:
@@ -49,7 +48,7 @@ def _open_given(path: Path, cancelled: Event) -> DataDirectory:
         present = {entry.name for entry in path.iterdir()} if path.exists() else set()
     except OSError as error:
         raise DataRefused(path, f"cannot be read: {error.strerror}") from error
-    if MARKER not in present and present - {LOCK}:
+    if MARKER not in present and present - {LOCK, f"{MARKER}.new"}:
         raise DataRefused(path, f"is not empty and was not made by strandline (it has no {MARKER})")
     if MARKER in present:
         found = read_json(path / MARKER).get("format")
@@ -57,7 +56,9 @@ def _open_given(path: Path, cancelled: Event) -> DataDirectory:
             raise DataRefused(path, f"has data of format {found}, and this strandline reads format {FORMAT}")
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lock = try_lock(path / LOCK, 0) or _take_over(path, cancelled)
+        lock = try_lock(path / LOCK, 0)
+        if lock is None:
+            lock = _take_over(path, cancelled)
     except OSError as error:
         raise DataRefused(path, f"cannot be written: {error.strerror}") from error
     os.truncate(lock, 0)
@@ -69,23 +70,23 @@ def _open_given(path: Path, cancelled: Event) -> DataDirectory:
 
 def _take_over(path: Path, cancelled: Event) -> int:
     """The lock of a stack that was killed, once its last server is gone; a stack that still lives keeps it."""
-    owner = (path / LOCK).read_text()
-    alive = owner.isdigit() and Path("/proc", owner).exists()
+    holder = (path / LOCK).read_text()
+    alive = holder.isdigit() and Path("/proc", holder).exists()
     lock = None if alive else try_lock(path / LOCK, TAKE_OVER_TIMEOUT, cancelled)
     if lock is None:
-        raise DataRefused(path, f"is in use by another strandline (process {owner or 'unknown'})")
+        raise DataRefused(path, f"is in use by another strandline (process {holder or 'unknown'})")
     return lock
 
 
-def _open_temporary(cancelled: Event) -> DataDirectory:
+def _open_temporary() -> DataDirectory:
     base = Path(tempfile.gettempdir())
-    # Nobody sweeps while somebody has made a directory and not yet locked it.
-    with one_at_a_time("temporary-directories", cancelled):
-        _sweep(base)
-        path = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=base))
-        lock = try_lock(path / LOCK, 0)
+    _sweep(base)
+    # Under a name that no sweep looks for until it is locked; the lock stays with it when it is renamed.
+    fresh = Path(tempfile.mkdtemp(prefix=f".{TEMPORARY_PREFIX}", dir=base))
+    lock = try_lock(fresh / LOCK, 0)
     if lock is None:
-        raise StackError(f"{path} is locked by another process")
+        raise StackError(f"{fresh} is locked by another process")
+    path = fresh.rename(base / fresh.name.removeprefix("."))
     if os.getuid() == 0:
         # Postgres runs as another user then, and must be able to get at its own directory in here.
         path.chmod(0o755)
@@ -95,9 +96,12 @@ def _open_temporary(cancelled: Event) -> DataDirectory:
 def _sweep(base: Path) -> None:
     """Remove the temporary directories of stacks that were killed."""
     for path in base.glob(f"{TEMPORARY_PREFIX}*/"):
-        if path.is_symlink() or path.stat().st_uid != os.getuid():
+        try:
+            if path.is_symlink() or path.stat().st_uid != os.getuid():
+                continue
+            lock = try_lock(path / LOCK, 0)
+        except OSError:  # its own stack was removing it at this moment
             continue
-        lock = try_lock(path / LOCK, 0)
         if lock is not None:
             shutil.rmtree(path, ignore_errors=True)
             os.close(lock)

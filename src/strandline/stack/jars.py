@@ -19,8 +19,9 @@ from strandline.stack.cache import cache_dir, one_at_a_time
 from strandline.stack.java import Java
 from strandline.stack.processes import Child
 
-LOCK_FILE = Path(__file__).with_name("kafka.jars")
+PIN_LIST = Path(__file__).with_name("kafka.jars")
 FETCH_TIMEOUT = 900.0
+TELL_EVERY = 10
 UNRESOLVED = re.compile(r"(?:module not found:|\[(?:FAILED|NOT FOUND) *\]) ([\w.-]+)#([\w.-]+);([\w.-]+)")
 OFFLINE = re.compile(
     r"Host \S+ not found|Connection refused|timed out|unreachable|No route to host|Server access error"
@@ -50,7 +51,7 @@ class Jar:
 @cache
 def pinned() -> tuple[Jar, ...]:
     """All jars of the embedded Kafka."""
-    lines = LOCK_FILE.read_text().splitlines()
+    lines = PIN_LIST.read_text().splitlines()
     return tuple(Jar(*line.split()) for line in lines if line and not line.startswith("#"))
 
 
@@ -122,18 +123,20 @@ def _run_ivy(work: Path, java: Java, cancelled: Event) -> None:
         env={**os.environ},
     )  # fmt: skip
     ivy.start()
-    told = 0
+    arrived = 0
 
-    def ended() -> bool:
-        nonlocal told
-        arrived = ivy.log.read_text(errors="replace").count("[SUCCESSFUL ]")
-        if arrived >= told + 10:
-            told = arrived
-            log.info("kafka: %d of %d jars", arrived, len(pinned()))
+    def has_ended() -> bool:
+        nonlocal arrived
+        for line in lines:
+            if "[SUCCESSFUL ]" in line:
+                arrived += 1
+                if arrived % TELL_EVERY == 0:
+                    log.info("kafka: %d of %d jars", arrived, len(pinned()))
         return ivy.exit_code is not None
 
     try:
-        ivy.wait_until(ended, FETCH_TIMEOUT, cancelled)
+        with ivy.log.open(errors="replace") as lines:
+            ivy.wait_until(has_ended, FETCH_TIMEOUT, cancelled)
     except ServerFailed as error:
         ivy.stop(signal.SIGKILL, grace=0)
         raise FetchFailed("Kafka's jars", f"no answer after {FETCH_TIMEOUT:g} s") from error

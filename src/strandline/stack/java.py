@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -67,9 +68,10 @@ def _system_candidates() -> list[Path]:
 
 def _banner(java: Path) -> str:
     try:
-        return subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+        answer = subprocess.run([java, "-version"], env={}, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
+    return answer.stderr
 
 
 def _bundled() -> Path | None:
@@ -83,7 +85,7 @@ def _shim(java: Path) -> Path:
     home = cache_dir() / "java-shim"
     script = home / "bin" / "java"
     script.parent.mkdir(parents=True, exist_ok=True)
-    text = SHIM.format(java=f"'{java}'")
+    text = SHIM.format(java=shlex.quote(str(java)))
     if not script.exists() or script.read_text() != text:
         fresh = script.with_name(f"java.{os.getpid()}")
         fresh.write_text(text)

@@ -15,7 +15,7 @@ from threading import Event
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from strandline.errors import DataRefused, StackError
+from strandline.errors import DataRefused, ServerFailed, StackError
 from strandline.stack.cache import one_at_a_time
 from strandline.stack.data import read_json, write_json
 from strandline.stack.jars import kafka_jars, kafka_version
@@ -27,6 +27,8 @@ START_TIMEOUT = 90.0
 FORMAT_TIMEOUT = 60.0
 STOP_GRACE = 20.0
 IDENTITY = "cluster.json"
+# What a JVM answers to SIGTERM when it has ended in good order.
+EXIT_CODE_OF_A_CLEAN_STOP = 128 + signal.SIGTERM
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +56,12 @@ def kafka_runtime(cancelled: Event) -> Runtime:
     jars = kafka_jars(java, cancelled)
     archive = jars[0].with_name(f"classes-{hashlib.sha256(java.banner.encode()).hexdigest()[:16]}.jsa")
     runtime = Runtime(java, jars, archive)
-    if not archive.exists():
+    tried = archive.with_suffix(".tried")
+    if not tried.exists():
         with one_at_a_time("kafka-classes", cancelled):
-            if not archive.exists():
+            if not tried.exists():
                 _prepare_archive(runtime, cancelled)
+                tried.touch()
     return runtime
 
 
@@ -67,15 +71,16 @@ def _prepare_archive(runtime: Runtime, cancelled: Event) -> None:
     work = runtime.archive.with_suffix(".work")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
+    runtime.archive.unlink(missing_ok=True)
+    fresh = work / "classes.jsa"
+    cluster = KafkaCluster("kafka-prepare", work / "kafka", jvm_options=[f"-XX:ArchiveClassesAtExit={fresh}"])
     try:
-        fresh = work / "classes.jsa"
-        cluster = KafkaCluster("kafka-prepare", work / "kafka", jvm_options=[f"-XX:ArchiveClassesAtExit={fresh}"])
         cluster.start(runtime, cancelled)
         cluster.stop()
-        if fresh.exists():
+        if cluster.brokers[0].exit_code == EXIT_CODE_OF_A_CLEAN_STOP and fresh.exists():
             fresh.rename(runtime.archive)
-        else:
-            log.warning("kafka: the JVM wrote no class archive; brokers start slower")
+    except ServerFailed as error:
+        log.warning("kafka: this Java keeps no class archive, so brokers start slower (%s)", error)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -89,7 +94,7 @@ class KafkaCluster:
         directory: Path,
         *,
         brokers: int = 1,
-        throwaway: bool = False,
+        temporary: bool = False,
         keep_fds: Sequence[int] = (),
         choose_port: Callable[[], int] = free_port,
         jvm_options: Sequence[str] = (),
@@ -100,7 +105,7 @@ class KafkaCluster:
         self.brokers: list[Child] = []
         """Its processes, the controller's first; each can be stopped and started again on the same port."""
         self._nodes = range(1, brokers + 1)
-        self._throwaway = throwaway
+        self._temporary = temporary
         self._keep_fds = keep_fds
         self._choose_port = choose_port
         self._jvm_options = jvm_options
@@ -135,7 +140,7 @@ class KafkaCluster:
 
     def start(self, runtime: Runtime, cancelled: Event) -> None:
         """Format what is new, start all brokers, and return when every one of them serves."""
-        self.check()
+        self.check()  # again, now that the lock is ours
         self.directory.mkdir(parents=True, exist_ok=True)
         if not (self.directory / IDENTITY).exists():
             identity = {"kafka": kafka_version(), "brokers": len(self._nodes), "cluster_id": new_cluster_id()}
@@ -144,7 +149,10 @@ class KafkaCluster:
         retry_when_taken(lambda: self._start_on_fresh_ports(runtime, cancelled))
 
     def _start_on_fresh_ports(self, runtime: Runtime, cancelled: Event) -> None:
-        self._ports = [self._choose_port() for _ in range(len(self._nodes) + 1)]
+        ports: dict[int, None] = {}
+        while len(ports) <= len(self._nodes):
+            ports[self._choose_port()] = None
+        self._ports = list(ports)
         self._format(runtime, cancelled)
         self.brokers = [self._broker(runtime, node) for node in self._nodes]
         try:
@@ -169,6 +177,9 @@ class KafkaCluster:
             client.close()
 
     def _serves(self, client: Consumer) -> bool:
+        failure = self.failure()
+        if failure is not None:
+            raise failure
         try:
             if len(client.list_topics(timeout=2).brokers) < len(self._nodes):
                 return False
@@ -179,7 +190,7 @@ class KafkaCluster:
 
     def stop(self) -> None:
         """Stop all brokers, in good order where the data is to be kept."""
-        first, grace = (signal.SIGKILL, 0.0) if self._throwaway else (signal.SIGTERM, STOP_GRACE)
+        first, grace = (signal.SIGKILL, 0.0) if self._temporary else (signal.SIGTERM, STOP_GRACE)
         for broker in self.brokers:
             broker.send(first)
         for broker in self.brokers:
@@ -187,8 +198,7 @@ class KafkaCluster:
 
     def failure(self) -> StackError | None:
         """The error of a broker that died, or None while all run."""
-        dead = next((broker for broker in self.brokers if broker.exit_code is not None), None)
-        return None if dead is None else dead.failed(f"died: exit code {dead.exit_code}")
+        return next((error for broker in self.brokers if (error := broker.death()) is not None), None)
 
     def _format(self, runtime: Runtime, cancelled: Event) -> None:
         """Format new brokers beside their place and move them there: a format that is cut short leaves no half."""
@@ -205,11 +215,15 @@ class KafkaCluster:
             tools.append((self._child(f"{self.name} format", node, command), fresh, home))
         if tools:
             log.info("%s: formatting", self.name)
-        for tool, _, _ in tools:
-            tool.start()
-        for tool, fresh, home in tools:
-            tool.wait_for_exit(FORMAT_TIMEOUT, cancelled)
-            fresh.rename(home)
+        try:
+            for tool, _, _ in tools:
+                tool.start()
+            for tool, fresh, home in tools:
+                tool.wait_for_exit(FORMAT_TIMEOUT, cancelled)
+                fresh.rename(home)
+        finally:
+            for tool, _, _ in tools:
+                tool.stop(signal.SIGKILL, grace=0)
 
     def _broker(self, runtime: Runtime, node: int) -> Child:
         settings = self._write_settings(node, self._home(node))
@@ -243,7 +257,8 @@ class KafkaCluster:
             "advertised.listeners": client,
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "inter.broker.listener.name": "PLAINTEXT",
-            "log.dirs": home,
+            # Below the process' own directory: Kafka would misread a path with a comma or an umlaut.
+            "log.dirs": home.name,
             "offsets.topic.num.partitions": 4,
             "offsets.topic.replication.factor": replicas,
             "transaction.state.log.num.partitions": 4,

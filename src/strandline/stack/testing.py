@@ -3,14 +3,10 @@
 In a `conftest.py`: `pytest_plugins = ["strandline.stack.testing"]`.
 """
 
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from strandline.stack.cache import cache_dir
-from strandline.stack.jars import kafka_version, pinned
 from strandline.stack.kafka import KafkaCluster
 from strandline.stack.kinesis import Kinesis
 from strandline.stack.postgres import Postgres
@@ -38,15 +34,3 @@ def kinesis() -> Iterator[Kinesis]:
     with Stack(["kinesis"]) as stack:
         assert stack.kinesis is not None  # noqa: S101  (asked for just above)
         yield stack.kinesis
-
-
-def jars_on_disk(directory: Path) -> dict[str, str]:
-    """Copy Kafka's jars from the cache to a package server on disk.
-
-    Returns the environment in which they are fetched from there, so that a first run can be tried without a network.
-    """
-    for jar in pinned():
-        place = directory / "local" / jar.organisation / jar.module / jar.revision / "jars" / f"{jar.module}.jar"
-        place.parent.mkdir(parents=True)
-        shutil.copy(cache_dir() / f"kafka-{kafka_version()}" / jar.file_name, place)
-    return {"JAVA_TOOL_OPTIONS": f"-Divy.default.ivy.user.dir={directory}"}
