@@ -3,8 +3,9 @@
 import os
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event, Timer
+from threading import Event
 
 import boto3
 import psycopg
@@ -16,7 +17,7 @@ from strandline.errors import OptionError, PortTaken, ServerFailed, StartCancell
 from strandline.stack import KafkaCluster, Kinesis, Postgres, Stack
 from strandline.stack.kafka import kafka_runtime, new_cluster_id
 from strandline.stack.ports import LOOPBACK, free_port, retry_when_taken
-from tests.support import TIMEOUT, owned_processes, read_records, write_records
+from tests.support import TIMEOUT, owned_processes, read_records, wait_for, write_records
 
 
 def test_kafka_takes_records_and_gives_them_back(kafka: KafkaCluster) -> None:
@@ -130,9 +131,15 @@ def test_when_one_server_fails_the_others_are_stopped(open_dir: Path) -> None:
 def test_a_start_that_is_cancelled_leaves_nothing() -> None:
     before = set(owned_processes(os.getpid()))
     stack = Stack(kafka_brokers=2)
-    Timer(0.7, stack.cancelled.set).start()
-    with pytest.raises(StartCancelled, match="stopped before the servers were ready"):
-        stack.start()
+
+    def cancel_once_something_runs() -> None:
+        wait_for(lambda: set(owned_processes(os.getpid())) - before, "a server has been started")
+        stack.cancelled.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(cancel_once_something_runs)
+        with pytest.raises(StartCancelled, match="stopped before the servers were ready"):
+            stack.start()
     assert set(owned_processes(os.getpid())) == before
 
 
