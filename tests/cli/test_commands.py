@@ -90,6 +90,18 @@ def test_a_person_gets_a_table_and_lines_to_paste() -> None:
     assert "│ kinesis " in text
 
 
+def test_output_that_nobody_reads_is_one_line() -> None:
+    command = [sys.executable, "-m", "strandline", "up", "--only", "kinesis", "--format", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as up:
+        assert up.stdout is not None
+        assert up.stderr is not None
+        up.stdout.close()
+        assert up.wait(60) == 1
+        lines = up.stderr.read().splitlines()
+    assert lines[-1] == "strandline: nobody reads the output any more"
+    assert not any("Traceback" in line for line in lines)
+
+
 def test_the_demo_loses_nothing() -> None:
     result = run_strandline("demo")
     assert result.returncode == 0, result.stderr

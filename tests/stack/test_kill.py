@@ -68,7 +68,7 @@ def test_killed_while_it_fetches_kafka_the_next_one_fetches_it_whole(
     assert kept == [f"kafka-{kafka_version()}"]
 
 
-@pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_stopped_when_ready_it_exits_0_and_leaves_nothing(signal_: signal.Signals, open_dir: Path) -> None:
     with Up("--only", "kinesis,postgres", env={"TMPDIR": str(open_dir)}) as up:
         assert set(up.settings()) == {"kinesis", "postgres"}

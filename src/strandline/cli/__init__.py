@@ -1,5 +1,6 @@
 """The command `strandline`: one file a command, one line for every error, exit code 0, 1 or 2."""
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -29,6 +30,10 @@ def main(arguments: Sequence[str]) -> int:
         return _fail(str(error), 2)
     except StrandlineError as error:
         return _fail("\n  ".join([str(error), *getattr(error, "__notes__", [])]), 1)
+    except BrokenPipeError:
+        # Whoever read our output has left. What is still buffered has nowhere to go, and that is no error of its own.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _fail("nobody reads the output any more", 1)
     except KeyboardInterrupt:
         return _fail("interrupted", 1)
     return 0

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request to stop in good order, never as an exception in the middle of something."""
+"""Ctrl-C, SIGTERM and a closed terminal as a request to stop in good order, never as an exception half-way."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ def on_stop_request(act: Callable[[], object]) -> Iterator[None]:
     def handle(_signal: int, _frame: FrameType | None) -> None:
         act()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
