@@ -163,6 +163,7 @@ def test_settings_of_the_user_do_not_get_in_the_way(monkeypatch: pytest.MonkeyPa
         assert stack.failure() is None
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
 def test_a_stack_can_be_started_in_a_forked_process(kinesis: Kinesis) -> None:
     child = os.fork()
     if child == 0:
