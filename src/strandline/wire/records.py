@@ -1,0 +1,154 @@
+"""Records to columns: no Python object per record.
+
+All batches of one fetch are unpacked into one buffer, the arena. A kernel walks it once and notes for each record its
+offset, its time, and where its key, value and headers lie. Nothing is copied out of the arena until rows are gathered.
+
+The kernel reads no byte outside its batch, whatever the bytes say: every length is checked before it is followed.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from strandline.errors import CorruptBatch
+from strandline.wire.batches import Batch
+from strandline.wire.codecs import Bytes, NoRoom, unpack
+
+NULL = -1
+# No batch has this time: its records have times of their own.
+OWN_TIME = -(2**63)
+MAX_ARENA_BYTES = 1 << 30
+# The smallest record: a length, attributes, two deltas, two lengths and a count, of a byte each.
+SMALLEST_RECORD = 7
+FIRST_GUESS = 4
+
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Records in offset order. Starts are places in the arena; a length of -1 is null."""
+
+    arena: Bytes
+    offset: Longs
+    timestamp: Longs
+    key_start: Longs
+    key_length: Longs
+    value_start: Longs
+    value_length: Longs
+    headers_start: Longs
+    """Where the first header's key length is."""
+    headers_count: Longs
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+
+def columns(data: Bytes, chosen: Iterable[Batch]) -> Columns:
+    """The records of some of the batches in `data`, in the order given."""
+    taken = [batch for batch in chosen if batch.records]
+    arena, ends = _unpack_all(data, taken)
+    for batch, start, end in zip(taken, [0, *ends], ends, strict=False):
+        if batch.records > (end - start) // SMALLEST_RECORD:
+            raise CorruptBatch(f"{batch.records} records in {end - start} bytes", batch.base_offset)
+    table = np.empty((8, sum(batch.records for batch in taken)), dtype=np.int64)
+    at = row = 0
+    for batch, end in zip(taken, ends, strict=True):
+        stamp = batch.max_timestamp if batch.is_stamped_by_the_broker else OWN_TIME
+        offsets = batch.base_offset, batch.last_offset
+        bad = _parse(arena, at, end, *offsets, batch.base_timestamp, stamp, table[:, row : row + batch.records])
+        if bad >= 0:
+            raise CorruptBatch(f"its record {bad} is malformed", batch.base_offset)
+        at, row = end, row + batch.records
+    return Columns(arena, *table)
+
+
+def _unpack_all(data: Bytes, taken: list[Batch]) -> tuple[Bytes, list[int]]:
+    packed = sum(batch.end - batch.start for batch in taken)
+    is_packed = any(batch.codec for batch in taken)
+    arena = np.empty(packed * FIRST_GUESS if is_packed else packed, dtype=np.uint8)
+    ends: list[int] = []
+    at = 0
+    for batch in taken:
+        while True:
+            try:
+                at += unpack(batch.codec, data[batch.start : batch.end], arena[at:])
+                break
+            except NoRoom:
+                if len(arena) >= MAX_ARENA_BYTES:
+                    raise CorruptBatch(f"unpacks to more than {MAX_ARENA_BYTES:,} bytes", batch.base_offset) from None
+                larger = np.empty(min(MAX_ARENA_BYTES, 2 * len(arena) + 65_536), dtype=np.uint8)
+                larger[:at] = arena[:at]
+                arena = larger
+            except CorruptBatch as error:
+                raise CorruptBatch(error.problem, batch.base_offset) from None
+        ends.append(at)
+    return arena[:at], ends
+
+
+@numba.njit("Tuple((int64, int64))(uint8[::1], int64, int64)", cache=True, nogil=True, inline="always")
+def _varint(arena: Bytes, at: int, end: int) -> tuple[int, int]:
+    """A zigzag varint, and the place after it; the place is -1 when it does not end in time."""
+    value = np.uint64(0)
+    shift = np.uint64(0)
+    while at < end and shift < np.uint64(70):
+        byte = np.uint64(arena[at])
+        at += 1
+        value |= (byte & np.uint64(0x7F)) << shift
+        if byte < np.uint64(0x80):
+            return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), at  # type: ignore[return-value]
+        shift += np.uint64(7)
+    return 0, -1
+
+
+@numba.njit("int64(uint8[::1], int64, int64, int64, int64, int64, int64, int64[:, :])", cache=True, nogil=True)
+def _parse(  # noqa: PLR0911, PLR0917  (a kernel: it takes plain numbers, and leaves at the first fault)
+    arena: Bytes,
+    at: int,
+    end: int,
+    base_offset: int,
+    last_offset: int,
+    base_timestamp: int,
+    stamp: int,
+    table: NDArray[np.int64],
+) -> int:
+    """Note where everything is; the number of the first record that is malformed, or -1."""
+    previous = base_offset - 1
+    for row in range(table.shape[1]):
+        length, at = _varint(arena, at, end)
+        if at < 0 or length < 1 or length > end - at:
+            return row
+        stop = at + length
+        delta, at = _varint(arena, at + 1, stop)  # behind the attributes, of which none are defined
+        if at < 0:
+            return row
+        table[1, row] = base_timestamp + delta if stamp == OWN_TIME else stamp
+        delta, at = _varint(arena, at, stop)
+        offset = base_offset + delta
+        if at < 0 or offset <= previous or offset > last_offset:
+            return row
+        table[0, row] = previous = offset
+        for field in (2, 4):
+            length, at = _varint(arena, at, stop)
+            if at < 0 or length < NULL or length > stop - at:
+                return row
+            table[field, row] = at
+            table[field + 1, row] = length
+            at += max(length, 0)
+        headers, at = _varint(arena, at, stop)
+        if at < 0 or headers < 0 or headers > stop - at:
+            return row
+        table[6, row] = at
+        table[7, row] = headers
+        for _ in range(headers):
+            for shortest in (0, NULL):  # a header's key is never null, its value may be
+                length, at = _varint(arena, at, stop)
+                if at < 0 or length < shortest or length > stop - at:
+                    return row
+                at += max(length, 0)
+        if at != stop:
+            return row
+    return -1 if at == end else table.shape[1] - 1
