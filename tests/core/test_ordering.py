@@ -1,0 +1,108 @@
+"""The laws of the merge: order, completeness, patience, and a bounded buffer, whatever the reading looks like."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strandline.core.ordering import BEFORE_ALL_TIME, Longs, Ordering, effective_times
+
+CEILING = 1_000
+ROW_BYTES = 10
+LARGEST_READ = 8
+stamps = st.integers(-1, 60) | st.just(5_000)  # 5,000 is the stray date far ahead
+
+
+def effective(timestamps: list[int]) -> list[int]:
+    """The definition, row by row."""
+    out: list[int] = []
+    for stamp in timestamps:
+        reached = out[-1] if out else BEFORE_ALL_TIME
+        out.append(reached if stamp > CEILING else max(reached, stamp))
+    return out
+
+
+def longs(numbers: list[int]) -> Longs:
+    return np.array(numbers, dtype=np.int64)
+
+
+@given(st.lists(stamps), st.integers(-1, 50))
+def test_effective_time_is_the_running_maximum_of_what_counts(timestamps: list[int], reached: int) -> None:
+    expected = [max(reached, time) for time in effective(timestamps)]
+    assert effective_times(longs(timestamps), reached, CEILING).tolist() == expected
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.lists(stamps, max_size=30), min_size=1, max_size=5),
+    st.integers(1, 400),
+    st.randoms(use_true_random=False),
+)
+def test_any_reading_in_any_pieces_comes_out_whole_and_in_order(
+    logs: list[list[int]], buffer_bytes: int, chance: random.Random
+) -> None:
+    # Each log ends in an offset without a row, as a control record leaves it: only the position tells that it is read.
+    ends = [len(log) + 1 for log in logs]
+    times = [effective(log) for log in logs]
+    ordering = Ordering({n: (0, end) for n, end in enumerate(ends)}, ceiling=CEILING, buffer_bytes=buffer_bytes)
+    position, taken = [0] * len(logs), [0] * len(logs)
+    popped: list[int] = []
+    while not ordering.is_drained:
+        wanted = ordering.to_read()
+        pop = chance.randrange(11)
+        if wanted:
+            key = chance.choice(wanted)
+            rows = logs[key][position[key] : position[key] + chance.randrange(LARGEST_READ + 1)]
+            position[key] += len(rows) or position[key] == len(logs[key])
+            ordering.feed(key, longs(rows), longs([ROW_BYTES] * len(rows)), position[key])
+            assert ordering.held_bytes < buffer_bytes + len(logs) * LARGEST_READ * ROW_BYTES
+        for key in ordering.pop(pop).tolist():
+            time = times[key][taken[key]]
+            taken[key] += 1
+            popped.append(time)
+            for other, at in enumerate(position):
+                assert at == ends[other] or (at > 0 and times[other][at - 1] >= time), "a row left too early"
+    assert taken == [len(log) for log in logs]
+    assert popped == sorted(popped)
+    assert ordering.held_bytes == 0
+
+
+def test_a_partition_of_which_nothing_is_known_holds_everything() -> None:
+    ordering = Ordering({"a": (0, 9), "b": (0, 9)}, ceiling=CEILING, buffer_bytes=100)
+    ordering.feed("a", longs([1, 2, 3]), longs([1, 1, 1]), 3)
+    assert ordering.limit() is None
+    assert len(ordering.pop(10)) == 0
+    ordering.feed("b", longs([2]), longs([1]), 1)
+    assert [ordering.keys[number] for number in ordering.pop(10)] == ["a", "a", "b"]
+
+
+def test_a_full_buffer_reads_only_what_all_others_wait_for() -> None:
+    ordering = Ordering({"fast": (0, 99), "slow": (0, 99)}, ceiling=CEILING, buffer_bytes=50)
+    ordering.feed("slow", longs([1]), longs([1]), 1)
+    ordering.feed("fast", longs([50] * 60), longs([1] * 60), 60)
+    ordering.pop(10)
+    assert ordering.to_read() == ["slow"]
+    ordering.feed("slow", longs([70]), longs([1]), 2)
+    assert ordering.to_read() == []
+    assert len(ordering.pop(100)) == 60
+    assert ordering.to_read() == ["fast", "slow"]
+
+
+def test_a_stray_date_far_ahead_neither_stalls_nor_moves_the_others() -> None:
+    ordering = Ordering({"a": (0, 3), "b": (0, 3)}, ceiling=CEILING, buffer_bytes=100)
+    ordering.feed("a", longs([10, 5_000, 11]), longs([1, 1, 1]), 3)
+    ordering.feed("b", longs([9, 10, 12]), longs([1, 1, 1]), 3)
+    assert [ordering.keys[number] for number in ordering.pop(10)] == ["b", "a", "a", "b", "a", "b"]
+
+
+@pytest.mark.parametrize("sizes", [[1, 1, 1], [0, 0, 0], [100, 1, 50]])
+def test_bytes_are_held_until_their_rows_have_left(sizes: list[int]) -> None:
+    ordering = Ordering({"a": (0, 3)}, ceiling=CEILING, buffer_bytes=100)
+    ordering.feed("a", longs([1, 2, 3]), longs(sizes), 3)
+    for count in range(3):
+        assert ordering.held_bytes == sum(sizes[count:])
+        ordering.pop(1)
+    assert ordering.held_bytes == 0
+    assert ordering.is_drained
