@@ -48,7 +48,7 @@ def test_any_reading_in_any_pieces_comes_out_whole_and_in_order(
     times = [effective(log) for log in logs]
     ordering = Ordering({n: (0, end) for n, end in enumerate(ends)}, ceiling=CEILING, buffer_bytes=buffer_bytes)
     position, taken = [0] * len(logs), [0] * len(logs)
-    popped: list[int] = []
+    popped: list[tuple[int, int]] = []
     while not ordering.is_drained:
         wanted = ordering.to_read()
         pop = chance.randrange(11)
@@ -61,9 +61,9 @@ def test_any_reading_in_any_pieces_comes_out_whole_and_in_order(
         for key in ordering.pop(pop).tolist():
             time = times[key][taken[key]]
             taken[key] += 1
-            popped.append(time)
+            popped.append((time, key))
             for other, at in enumerate(position):
-                assert at == ends[other] or (at > 0 and times[other][at - 1] >= time), "a row left too early"
+                assert at == ends[other] or (at > 0 and (times[other][at - 1], other) >= (time, key)), "too early"
     assert taken == [len(log) for log in logs]
     assert popped == sorted(popped)
     assert ordering.held_bytes == 0
@@ -76,6 +76,15 @@ def test_a_partition_of_which_nothing_is_known_holds_everything() -> None:
     assert len(ordering.pop(10)) == 0
     ordering.feed("b", longs([2]), longs([1]), 1)
     assert [ordering.keys[number] for number in ordering.pop(10)] == ["a", "a", "b"]
+
+
+def test_rows_of_equal_time_leave_by_partition_also_when_one_of_them_is_read_later() -> None:
+    ordering = Ordering({"a": (0, 9), "b": (0, 9)}, ceiling=CEILING, buffer_bytes=100)
+    ordering.feed("a", longs([2]), longs([1]), 1)
+    ordering.feed("b", longs([2, 5]), longs([1, 1]), 2)
+    assert [ordering.keys[number] for number in ordering.pop(10)] == ["a"]
+    ordering.feed("a", longs([2, 3]), longs([1, 1]), 3)
+    assert [ordering.keys[number] for number in ordering.pop(10)] == ["a", "b", "a"]
 
 
 def test_a_full_buffer_reads_only_what_all_others_wait_for() -> None:

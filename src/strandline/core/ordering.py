@@ -5,8 +5,9 @@ The rules that this file keeps, for everything up to each partition's end as it 
 1. Rows of one partition leave in the order in which they came.
 2. A row's *effective time* is the highest timestamp of its partition so far. Timestamps above a ceiling do not count
    for it, so that one stray date far ahead moves nobody. Effective times never go back, across all partitions.
-3. A row leaves only when no partition can still bring an earlier one: each of them has been read up to the row's time
-   or beyond, or up to its end. A partition of which nothing has been read yet holds everything.
+   Rows of equal time leave by partition, in the order of `keys`: one order for one log, however it is read.
+3. A row leaves only when no partition can still bring one that belongs before it: each of them has been read beyond
+   that place, or up to its end. A partition of which nothing has been read yet holds everything.
 4. Once the buffer is full, only the partitions that all others wait for are read, and only while nothing can leave.
 """
 
@@ -22,6 +23,7 @@ Key = TypeVar("Key", bound=Hashable)
 Longs = NDArray[np.int64]
 
 BEFORE_ALL_TIME = -(2**63)
+END_OF_TIME = 2**63 - 1
 
 
 def effective_times(timestamps: Longs, reached: int, ceiling: int) -> Longs:
@@ -48,12 +50,12 @@ class _Partition:
     def is_at_its_end(self) -> bool:
         return self.position >= self.end
 
-    def take_up_to(self, limit: int) -> Longs:
-        """Take the waiting rows whose time is not above the limit."""
+    def take_before(self, time: int) -> Longs:
+        """Take the waiting rows whose time is below the given one."""
         taken = []
-        while self.waiting and self.waiting[0][0] <= limit:
+        while self.waiting and self.waiting[0][0] < time:
             times = self.waiting.popleft()
-            count = int(np.searchsorted(times, limit, side="right"))
+            count = int(np.searchsorted(times, time))
             taken.append(times[:count])
             if count < len(times):
                 self.waiting.appendleft(times[count:])
@@ -94,16 +96,17 @@ class Ordering(Generic[Key]):
             partition.sizes.append(sizes)
             self.held_bytes += int(sizes.sum())
 
-    def limit(self) -> int | None:
-        """The time up to which rows may leave; None while a partition is unknown."""
-        times = [2**63 - 1]
-        for partition in self._partitions.values():
+    def limit(self) -> tuple[int, int] | None:
+        """The time and partition up to which rows may leave; None while a partition is unknown."""
+        limit = (END_OF_TIME, len(self.keys))
+        for number, key in enumerate(self.keys):
+            partition = self._partitions[key]
             if partition.is_at_its_end:
                 continue
             if not partition.is_known:
                 return None
-            times.append(partition.reached)
-        return min(times)
+            limit = min(limit, (partition.reached, number))
+        return limit
 
     def pop(self, most: int) -> NDArray[np.int32]:
         """The next rows in order, as the number in `keys` of the partition whose next row it is."""
@@ -118,26 +121,35 @@ class Ordering(Generic[Key]):
         limit = self.limit()
         if limit is None:
             return self._leaving
-        runs = [self._partitions[key].take_up_to(limit) for key in self.keys]
+        runs = [self._partitions[key].take_before(_first_to_stay(limit, n)) for n, key in enumerate(self.keys)]
         numbers = np.repeat(np.arange(len(runs), dtype=np.int32), [len(run) for run in runs])
         # Stable, and each partition's times rise: equal times leave by partition, and within one by offset.
         return numbers[np.argsort(np.concatenate(runs), kind="stable")]
 
     def to_read(self) -> list[Key]:
         """The partitions to read on."""
-        unread = {key: partition for key, partition in self._partitions.items() if not partition.is_at_its_end}
+        unread = [key for key in self.keys if not self._partitions[key].is_at_its_end]
         if self.held_bytes < self._buffer_bytes:
-            return list(unread)
+            return unread
         limit = self.limit()
-        if len(self._leaving) or (limit is not None and self._has_rows_up_to(limit)):
+        if limit is None:
+            return [key for key in unread if not self._partitions[key].is_known]
+        if len(self._leaving) or self._has_rows_up_to(limit):
             return []
-        # Full, and nothing may leave: the ones that all others wait for are read all the same.
-        return [key for key, found in unread.items() if not found.is_known or found.reached == limit]
+        # Full, and nothing may leave: the one that all others wait for is read all the same.
+        return [self.keys[limit[1]]]
 
-    def _has_rows_up_to(self, limit: int) -> bool:
-        return any(found.waiting and found.waiting[0][0] <= limit for found in self._partitions.values())
+    def _has_rows_up_to(self, limit: tuple[int, int]) -> bool:
+        waiting = ((number, self._partitions[key].waiting) for number, key in enumerate(self.keys))
+        return any(times and times[0][0] < _first_to_stay(limit, number) for number, times in waiting)
 
     @property
     def is_drained(self) -> bool:
         """Whether every row up to each partition's end has left."""
         return not len(self._leaving) and all(p.is_at_its_end and not p.waiting for p in self._partitions.values())
+
+
+def _first_to_stay(limit: tuple[int, int], number: int) -> int:
+    """The earliest time at which rows of a partition stay: up to the limit's partition, those of its own time leave."""
+    time, last = limit
+    return time + 1 if number <= last and time < END_OF_TIME else time
