@@ -160,7 +160,7 @@ def test_what_a_real_broker_keeps_is_read_as_it_was_produced(kafka: KafkaCluster
     admin.create_topics([NewTopic(topic, 1)])[topic].result(TIMEOUT)
     # A batch that packing does not shrink, such as one of a single short record, is sent as it is. So batches leave
     # when they are full, or at the flush, and never because time has passed.
-    settings = {"compression.type": codec, "linger.ms": 900_000, "batch.num.messages": 1000}
+    settings = {"compression.type": codec, "linger.ms": 60_000, "batch.num.messages": 1000}
     producer = Producer({"bootstrap.servers": kafka.address, **settings})
     written = [
         Record(
