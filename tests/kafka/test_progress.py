@@ -10,7 +10,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from strandline.errors import NotOurs
-from strandline.kafka.progress import Claim, Partition, Progress
+from strandline.kafka.partition import Partition
+from strandline.kafka.progress import Claim, Progress
 from strandline.stack import KafkaCluster
 from strandline.units import Nanos
 from tests.support import TIMEOUT, write_records

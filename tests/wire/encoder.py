@@ -71,6 +71,8 @@ def batch(
     attributes: int = 0,
     last_offset: int | None = None,
     max_timestamp: int | None = None,
+    producer_id: int = -1,
+    records_told: int | None = None,
 ) -> bytes:
     base_timestamp = records[0].timestamp if records else -1
     last = last_offset if last_offset is not None else max((r.offset for r in records), default=base_offset)
@@ -79,7 +81,15 @@ def batch(
     payload = pack(b"".join(body(record, base_offset, base_timestamp) for record in records))
     checked = (
         struct.pack(
-            ">hiqqqhii", attributes | number, last - base_offset, base_timestamp, latest, -1, -1, -1, len(records)
+            ">hiqqqhii",
+            attributes | number,
+            last - base_offset,
+            base_timestamp,
+            latest,
+            producer_id,
+            -1,
+            -1,
+            len(records) if records_told is None else records_told,
         )
         + payload
     )

@@ -17,7 +17,8 @@ from rich.table import Table
 from strandline.cli.signals import on_stop_request
 from strandline.clock import SystemClock
 from strandline.errors import StrandlineError
-from strandline.kafka.progress import Claim, Partition, Progress
+from strandline.kafka.partition import Partition
+from strandline.kafka.progress import Claim, Progress
 from strandline.stack import Stack
 from strandline.units import Nanos
 

@@ -6,14 +6,8 @@ from typing import NamedTuple
 
 from strandline.core.frontier import Frontier, Oldest, Ticket
 from strandline.errors import NotOurs
+from strandline.kafka.partition import Partition
 from strandline.units import Nanos
-
-
-class Partition(NamedTuple):
-    """One partition of one topic."""
-
-    topic: str
-    number: int
 
 
 class Claim(NamedTuple):

@@ -55,8 +55,13 @@ class Batch(NamedTuple):
         return bool(self.attributes & CONTROL)
 
 
-def batches(data: NDArray[np.uint8], *, check: bool = True) -> Iterator[Batch]:
-    """The whole batches in what a fetch brought. A broker may cut off the last one; it comes whole the next time."""
+def batches(
+    data: NDArray[np.uint8], *, check: bool = True, corrupt: list[CorruptBatch] | None = None
+) -> Iterator[Batch]:
+    """The whole batches in what a fetch brought. A broker may cut off the last one; it comes whole the next time.
+
+    With a list for the corrupt ones, those go there and are passed over, as far as their length can be believed.
+    """
     view = data.data
     at = 0
     while len(view) - at >= LENGTH_ENDS_AT:
@@ -66,7 +71,12 @@ def batches(data: NDArray[np.uint8], *, check: bool = True) -> Iterator[Batch]:
             raise CorruptBatch(f"a length of {length} bytes", base_offset)
         if end > len(view):
             return
-        yield _batch(view, at, end, check)
+        try:
+            yield _batch(view, at, end, check)
+        except CorruptBatch as error:
+            if corrupt is None:
+                raise
+            corrupt.append(error)
         at = end
 
 
@@ -75,12 +85,16 @@ def _batch(view: memoryview, at: int, end: int, check: bool) -> Batch:
         base_offset, _, leader_epoch, magic, crc, attributes, last_offset_delta,
         base_timestamp, max_timestamp, producer_id, _, _, records,
     ) = HEADER.unpack_from(view, at)  # fmt: skip
+    # What a broker itself goes by, also where the rest cannot be believed.
+    behind = base_offset + max(0, last_offset_delta) + 1
     if magic != FORMAT:
-        raise CorruptBatch(f"message format {magic}; only format {FORMAT} is read (Kafka 0.11 and later)", base_offset)
+        raise CorruptBatch(
+            f"message format {magic}; only format {FORMAT} is read (Kafka 0.11 and later)", base_offset, behind
+        )
     if check and crc32c(view[at + CHECKED_FROM : end]) != crc:
-        raise CorruptBatch("its checksum differs", base_offset)
+        raise CorruptBatch("its checksum differs", base_offset, behind)
     if last_offset_delta < 0 or records < 0:
-        raise CorruptBatch(f"{records} records up to its offset {last_offset_delta}", base_offset)
+        raise CorruptBatch(f"{records} records up to its offset {last_offset_delta}", base_offset, behind)
     return Batch(
         base_offset,
         base_offset + last_offset_delta,

@@ -17,6 +17,7 @@ from strandline.errors import CorruptBatch
 from strandline.wire.batches import Batch
 from strandline.wire.codecs import Bytes, NoRoom, unpack
 
+OFFSET, TIMESTAMP, KEY_START, KEY_LENGTH, VALUE_START, VALUE_LENGTH, HEADERS_START, HEADERS = FIELDS = range(8)
 NULL = -1
 # No batch has this time: its records have times of their own.
 OWN_TIME = -(2**63)
@@ -30,21 +31,33 @@ Longs = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Records in offset order. Starts are places in the arena; a length of -1 is null."""
+    """Records in offset order: the bytes that they lie in, and for each field one row of numbers in the table."""
 
     arena: Bytes
-    offset: Longs
-    timestamp: Longs
-    key_start: Longs
-    key_length: Longs
-    value_start: Longs
-    value_length: Longs
-    headers_start: Longs
-    """Where the first header's key length is."""
-    headers_count: Longs
+    table: NDArray[np.int64]
+    """By field; see OFFSET and those below it. Starts are places in the arena; a length of -1 is null."""
 
     def __len__(self) -> int:
         return len(self.offset)
+
+    @property
+    def offset(self) -> Longs:
+        offset: Longs = self.table[OFFSET]
+        return offset
+
+    @property
+    def timestamp(self) -> Longs:
+        timestamp: Longs = self.table[TIMESTAMP]
+        return timestamp
+
+    @property
+    def nbytes(self) -> int:
+        """What it keeps in memory, all of its arena included."""
+        return self.arena.nbytes + self.table.nbytes
+
+    def between(self, low: int, high: int) -> "Columns":
+        """Some of the rows, on the same arena."""
+        return Columns(self.arena, self.table[:, low:high])
 
 
 def columns(data: Bytes, chosen: Iterable[Batch]) -> Columns:
@@ -54,7 +67,7 @@ def columns(data: Bytes, chosen: Iterable[Batch]) -> Columns:
     for batch, start, end in zip(taken, [0, *ends], ends, strict=False):
         if batch.records > (end - start) // SMALLEST_RECORD:
             raise CorruptBatch(f"{batch.records} records in {end - start} bytes", batch.base_offset)
-    table = np.empty((8, sum(batch.records for batch in taken)), dtype=np.int64)
+    table = np.empty((len(FIELDS), sum(batch.records for batch in taken)), dtype=np.int64)
     at = row = 0
     for batch, end in zip(taken, ends, strict=True):
         stamp = batch.max_timestamp if batch.is_stamped_by_the_broker else OWN_TIME
@@ -63,7 +76,7 @@ def columns(data: Bytes, chosen: Iterable[Batch]) -> Columns:
         if bad >= 0:
             raise CorruptBatch(f"its record {bad} is malformed", batch.base_offset)
         at, row = end, row + batch.records
-    return Columns(arena, *table)
+    return Columns(arena, table)
 
 
 def _unpack_all(data: Bytes, taken: list[Batch]) -> tuple[Bytes, list[int]]:
@@ -125,13 +138,13 @@ def _parse(  # noqa: PLR0911, PLR0917  (a kernel: it takes plain numbers, and le
         delta, at = _varint(arena, at + 1, stop)  # behind the attributes, of which none are defined
         if at < 0:
             return row
-        table[1, row] = base_timestamp + delta if stamp == OWN_TIME else stamp
+        table[TIMESTAMP, row] = base_timestamp + delta if stamp == OWN_TIME else stamp
         delta, at = _varint(arena, at, stop)
         offset = base_offset + delta
         if at < 0 or offset <= previous or offset > last_offset:
             return row
-        table[0, row] = previous = offset
-        for field in (2, 4):
+        table[OFFSET, row] = previous = offset
+        for field in (KEY_START, VALUE_START):
             length, at = _varint(arena, at, stop)
             if at < 0 or length < NULL or length > stop - at:
                 return row
@@ -141,8 +154,8 @@ def _parse(  # noqa: PLR0911, PLR0917  (a kernel: it takes plain numbers, and le
         headers, at = _varint(arena, at, stop)
         if at < 0 or headers < 0 or headers > stop - at:
             return row
-        table[6, row] = at
-        table[7, row] = headers
+        table[HEADERS_START, row] = at
+        table[HEADERS, row] = headers
         for _ in range(headers):
             for shortest in (0, NULL):  # a header's key is never null, its value may be
                 length, at = _varint(arena, at, stop)

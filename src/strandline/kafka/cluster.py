@@ -1,0 +1,341 @@
+"""A cluster as a reader sees it: who leads which partition, which offsets there are, and record batches as they lie.
+
+Everything is asked of the leader of the partition in question. A leader that has moved, is starting or is gone is
+looked for again, for as long as `PATIENCE`; what a broker refuses for good is raised at once.
+"""
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import TypeVar
+
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v12.request import FetchPartition, FetchRequest, FetchTopic
+from kio.schema.fetch.v12.response import FetchResponse
+from kio.schema.list_offsets.v6.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.list_offsets.v6.response import ListOffsetsResponse
+from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v9.response import MetadataResponse
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i32, i32Timedelta, i64
+
+from strandline.clock import SystemClock
+from strandline.core.retry import Backoff, Failure, GiveUp, Policy, Within, classify, decide
+from strandline.errors import BrokerRefused, BrokerUnreachable, KafkaError, OptionError, UnknownTopic
+from strandline.kafka.connection import Connection
+from strandline.kafka.partition import Partition
+from strandline.kafka.security import Security
+from strandline.units import Nanos, nanos
+
+CONNECT_WITHIN = 10.0
+ANSWER_WITHIN = 30.0
+PATIENCE = timedelta(seconds=60)
+BACKOFF = Backoff(first=Nanos(20_000_000), ceiling=Nanos(1_000_000_000))
+AGAIN = Policy(backoff={Failure.TRANSIENT: BACKOFF}, until=Within(nanos(PATIENCE)))
+
+LATEST = -1
+EARLIEST = -2
+DEFAULT_PORT = 9092
+ANY_NODE = -1
+
+# Not on the wire: a leader that is being chosen, or is not known to us.
+MOVED = frozenset(
+    {
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.leader_not_available,
+        ErrorCode.replica_not_available,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.offset_not_available,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.broker_not_available,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.request_timed_out,
+        ErrorCode.network_exception,
+        ErrorCode.unstable_offset_commit,
+    }
+)
+
+T = TypeVar("T")
+
+
+class Isolation(Enum):
+    """Which records of transactions are read."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class Moved(KafkaError):
+    """The leader is not where we asked; look again."""
+
+    def __init__(self, where: object, code: str) -> None:
+        super().__init__(f"the leader of {where} is not to be found: {code}")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An offset, and the time of the record there where it was found by time."""
+
+    offset: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a fetch brought of one partition."""
+
+    partition: Partition
+    asked: int
+    error: ErrorCode
+    records: bytes
+    aborted: tuple[tuple[int, int], ...]
+    """Producer and first offset of each aborted transaction in these records."""
+    high_watermark: int
+    last_stable_offset: int
+
+
+async def again(act: Callable[[], Awaitable[T]]) -> T:
+    """Do it until it works, for as long as `PATIENCE` while the failure is one that passes."""
+    clock = SystemClock()
+    begin, attempt = clock.monotonic(), 1
+    while True:
+        try:
+            return await act()
+        except (BrokerUnreachable, Moved) as error:
+            failure = classify(error, [(KafkaError, Failure.TRANSIENT)])
+            elapsed = Nanos(clock.monotonic() - begin)
+            answer = decide(AGAIN, failure, attempt=attempt, elapsed=elapsed, draw=random.random())  # noqa: S311
+            if isinstance(answer, GiveUp):
+                raise
+            await asyncio.sleep(answer.delay / 1e9)
+            attempt += 1
+
+
+class Cluster:
+    """Opens nothing until it is asked something."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self.address = settings.get("bootstrap.servers", "")
+        self._seeds = [_host_and_port(part) for part in self.address.split(",") if part.strip()]
+        if not self._seeds:
+            raise OptionError("'bootstrap.servers' is missing: host:port of one or more brokers, commas between")
+        self._security = Security.parse(settings)
+        self._client_id = settings.get("client.id", "strandline")
+        self._brokers: dict[int, tuple[str, int]] = {}
+        self._leaders: dict[Partition, tuple[int, int]] = {}
+        self._topics: list[str] = []
+        # Reading has a connection of its own: a fetch may wait for records, and no question waits behind it.
+        self._asking: dict[int, Connection] = {}
+        self._reading: dict[int, Connection] = {}
+        self._opening = asyncio.Lock()
+
+    async def partitions(self, topics: Collection[str]) -> list[Partition]:
+        """Every partition of the topics, each with a leader."""
+        self._topics = sorted({*self._topics, *topics})
+        await again(self.refresh)
+        return sorted(partition for partition in self._leaders if partition.topic in topics)
+
+    def leader(self, partition: Partition) -> int:
+        """The node that leads a partition, as far as we know."""
+        return self._leaders[partition][0]
+
+    @property
+    def nodes(self) -> Iterable[int]:
+        """The nodes that lead something of ours."""
+        return {leader for leader, _ in self._leaders.values()}
+
+    async def refresh(self) -> None:
+        """Ask again who leads what."""
+        request = MetadataRequest(
+            topics=tuple(MetadataRequestTopic(name=TopicName(topic)) for topic in self._topics),
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+        connection = await self._connect_to_any()
+        answer = await connection.ask(request, MetadataResponse, within=ANSWER_WITHIN)
+        for topic in answer.topics:
+            if topic.error_code in {ErrorCode.unknown_topic_or_partition, ErrorCode.topic_authorization_failed}:
+                raise UnknownTopic(topic.name, self.address)
+            if topic.error_code is not ErrorCode.none:
+                raise _trouble(topic.error_code, topic.name)
+        self._brokers = {int(b.node_id): (b.host, int(b.port)) for b in answer.brokers}
+        for topic in answer.topics:
+            for p in topic.partitions:
+                partition = Partition(topic.name, int(p.partition_index))
+                if p.leader_id < 0:
+                    raise Moved(partition, p.error_code.name)
+                self._leaders[partition] = int(p.leader_id), int(p.leader_epoch)
+
+    async def offsets(self, wanted: Mapping[Partition, int], isolation: Isolation) -> dict[Partition, Found]:
+        """The offset for a time in milliseconds, or for EARLIEST or LATEST, of each partition.
+
+        For a time it is the first whose record, or one before it, has that time or a later one; LATEST is the end up
+        to which the isolation allows to read. Where no record is so late, the offset is -1.
+        """
+        found: dict[Partition, Found] = {}
+
+        async def ask() -> None:
+            missing = {partition: time for partition, time in wanted.items() if partition not in found}
+            by_node = self._by_leader(missing)
+            try:
+                for node, part in by_node.items():
+                    found.update(await self._offsets_of(node, part, isolation))
+            except (BrokerUnreachable, Moved):
+                await self.refresh()
+                raise
+
+        await again(ask)
+        return found
+
+    async def _offsets_of(
+        self, node: int, wanted: Mapping[Partition, int], isolation: Isolation
+    ) -> dict[Partition, Found]:
+        topics = tuple(
+            ListOffsetsTopic(
+                name=TopicName(topic),
+                partitions=tuple(
+                    ListOffsetsPartition(
+                        partition_index=i32(p.number),
+                        current_leader_epoch=i32(self._leaders[p][1]),
+                        timestamp=i64(wanted[p]),
+                    )
+                    for p in partitions
+                ),
+            )
+            for topic, partitions in _by_topic(wanted).items()
+        )
+        request = ListOffsetsRequest(replica_id=BrokerId(-1), isolation_level=i8(isolation.value), topics=topics)
+        connection = await self._connect(node, self._asking)
+        answer = await connection.ask(request, ListOffsetsResponse, within=ANSWER_WITHIN)
+        found = {}
+        for topic in answer.topics:
+            for p in topic.partitions:
+                partition = Partition(topic.name, int(p.partition_index))
+                if p.error_code is not ErrorCode.none:
+                    raise _trouble(p.error_code, partition)
+                found[partition] = Found(int(p.offset), int(p.timestamp))
+        return found
+
+    async def fetch(
+        self,
+        node: int,
+        positions: Mapping[Partition, int],
+        isolation: Isolation,
+        *,
+        max_bytes: int,
+        partition_bytes: int,
+        max_wait: timedelta,
+    ) -> list[Fetched]:
+        """Whole record batches from the given positions on, of partitions that one node leads, the first ones first.
+
+        At least one batch comes where there is one, however large. Waits for the first record, `max_wait` at most.
+        """
+        topics = tuple(
+            FetchTopic(
+                topic=TopicName(topic),
+                partitions=tuple(
+                    FetchPartition(
+                        partition=i32(p.number),
+                        current_leader_epoch=i32(self._leaders[p][1]),
+                        fetch_offset=i64(positions[p]),
+                        partition_max_bytes=i32(partition_bytes),
+                    )
+                    for p in partitions
+                ),
+            )
+            for topic, partitions in _by_topic(positions).items()
+        )
+        request = FetchRequest(
+            max_wait=i32Timedelta.parse(max_wait),
+            min_bytes=i32(1),
+            max_bytes=i32(max_bytes),
+            isolation_level=i8(isolation.value),
+            topics=topics,
+            forgotten_topics_data=(),
+        )
+        connection = await self._connect(node, self._reading)
+        answer = await connection.ask(request, FetchResponse, within=ANSWER_WITHIN + max_wait.total_seconds())
+        if answer.error_code is not ErrorCode.none:
+            raise BrokerRefused(answer.error_code.name, connection.address)
+        return [
+            Fetched(
+                partition := Partition(topic.topic, int(p.partition_index)),
+                positions[partition],
+                p.error_code,
+                p.records or b"",
+                tuple((int(a.producer_id), int(a.first_offset)) for a in p.aborted_transactions or ()),
+                int(p.high_watermark),
+                int(p.last_stable_offset),
+            )
+            for topic in answer.responses
+            for p in topic.partitions
+        ]
+
+    def close(self) -> None:
+        """Close every connection."""
+        for connection in (*self._asking.values(), *self._reading.values()):
+            connection.close()
+        self._asking.clear()
+        self._reading.clear()
+
+    async def _connect(self, node: int, kept: dict[int, Connection]) -> Connection:
+        async with self._opening:
+            connection = kept.get(node)
+            if connection is None or not connection.is_usable:
+                if node not in self._brokers:
+                    raise Moved(f"node {node}", "it has left the cluster")
+                host, port = self._brokers[node]
+                connection = kept[node] = await self._open(host, port)
+            return connection
+
+    async def _connect_to_any(self) -> Connection:
+        for connection in self._asking.values():
+            if connection.is_usable:
+                return connection
+        places = [*self._brokers.values(), *self._seeds]
+        failure: BrokerUnreachable | None = None
+        for host, port in dict.fromkeys(places):
+            try:
+                connection = self._asking[ANY_NODE] = await self._open(host, port)
+            except BrokerUnreachable as error:
+                failure = error
+            else:
+                return connection
+        raise BrokerUnreachable(self.address, "no broker answers") from failure
+
+    async def _open(self, host: str, port: int) -> Connection:
+        return await Connection.open(host, port, self._security, client_id=self._client_id, within=CONNECT_WITHIN)
+
+    def _by_leader(self, partitions: Mapping[Partition, int]) -> dict[int, dict[Partition, int]]:
+        by_node: dict[int, dict[Partition, int]] = defaultdict(dict)
+        for partition, value in partitions.items():
+            by_node[self.leader(partition)][partition] = value
+        return by_node
+
+
+def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[Partition]]:
+    by_topic: dict[str, list[Partition]] = defaultdict(list)
+    for partition in partitions:
+        by_topic[partition.topic].append(partition)
+    return by_topic
+
+
+def _trouble(code: ErrorCode, where: object) -> KafkaError:
+    return Moved(where, code.name) if code in MOVED else BrokerRefused(code.name, where)
+
+
+def _host_and_port(place: str) -> tuple[str, int]:
+    """Host and port of a broker as `bootstrap.servers` has it, also `[::1]:9092` and a host alone."""
+    host, colon, port = place.strip().rpartition("://")[2].rpartition(":")
+    if not colon or port.endswith("]"):
+        host, port = place.strip(), str(DEFAULT_PORT)
+    if not port.isdigit() or not 0 < int(port) < 65536 or not host.strip("[]"):
+        raise OptionError(f"'bootstrap.servers': '{place.strip()}' is not host:port")
+    return host.strip("[]"), int(port)
