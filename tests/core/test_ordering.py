@@ -3,11 +3,11 @@
 import random
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.core.ordering import BEFORE_ALL_TIME, Longs, Ordering, effective_times
+from strandline.units import Nanos
 
 CEILING = 1_000
 ROW_BYTES = 10
@@ -56,7 +56,7 @@ def test_any_reading_in_any_pieces_comes_out_whole_and_in_order(
             key = chance.choice(wanted)
             rows = logs[key][position[key] : position[key] + chance.randrange(LARGEST_READ + 1)]
             position[key] += len(rows) or position[key] == len(logs[key])
-            ordering.feed(key, longs(rows), longs([ROW_BYTES] * len(rows)), position[key])
+            ordering.feed(key, longs(rows), ROW_BYTES * len(rows), position[key])
             assert ordering.held_bytes < buffer_bytes + len(logs) * LARGEST_READ * ROW_BYTES
         for key in ordering.pop(pop).tolist():
             time = times[key][taken[key]]
@@ -71,29 +71,29 @@ def test_any_reading_in_any_pieces_comes_out_whole_and_in_order(
 
 def test_a_partition_of_which_nothing_is_known_holds_everything() -> None:
     ordering = Ordering({"a": (0, 9), "b": (0, 9)}, ceiling=CEILING, buffer_bytes=100)
-    ordering.feed("a", longs([1, 2, 3]), longs([1, 1, 1]), 3)
+    ordering.feed("a", longs([1, 2, 3]), 3, 3)
     assert ordering.limit() is None
     assert len(ordering.pop(10)) == 0
-    ordering.feed("b", longs([2]), longs([1]), 1)
+    ordering.feed("b", longs([2]), 1, 1)
     assert [ordering.keys[number] for number in ordering.pop(10)] == ["a", "a", "b"]
 
 
 def test_rows_of_equal_time_leave_by_partition_also_when_one_of_them_is_read_later() -> None:
     ordering = Ordering({"a": (0, 9), "b": (0, 9)}, ceiling=CEILING, buffer_bytes=100)
-    ordering.feed("a", longs([2]), longs([1]), 1)
-    ordering.feed("b", longs([2, 5]), longs([1, 1]), 2)
+    ordering.feed("a", longs([2]), 1, 1)
+    ordering.feed("b", longs([2, 5]), 2, 2)
     assert [ordering.keys[number] for number in ordering.pop(10)] == ["a"]
-    ordering.feed("a", longs([2, 3]), longs([1, 1]), 3)
+    ordering.feed("a", longs([2, 3]), 2, 3)
     assert [ordering.keys[number] for number in ordering.pop(10)] == ["a", "b", "a"]
 
 
 def test_a_full_buffer_reads_only_what_all_others_wait_for() -> None:
     ordering = Ordering({"fast": (0, 99), "slow": (0, 99)}, ceiling=CEILING, buffer_bytes=50)
-    ordering.feed("slow", longs([1]), longs([1]), 1)
-    ordering.feed("fast", longs([50] * 60), longs([1] * 60), 60)
+    ordering.feed("slow", longs([1]), 1, 1)
+    ordering.feed("fast", longs([50] * 60), 60, 60)
     ordering.pop(10)
     assert ordering.to_read() == ["slow"]
-    ordering.feed("slow", longs([70]), longs([1]), 2)
+    ordering.feed("slow", longs([70]), 1, 2)
     assert ordering.to_read() == []
     assert len(ordering.pop(100)) == 60
     assert ordering.to_read() == ["fast", "slow"]
@@ -101,17 +101,79 @@ def test_a_full_buffer_reads_only_what_all_others_wait_for() -> None:
 
 def test_a_stray_date_far_ahead_neither_stalls_nor_moves_the_others() -> None:
     ordering = Ordering({"a": (0, 3), "b": (0, 3)}, ceiling=CEILING, buffer_bytes=100)
-    ordering.feed("a", longs([10, 5_000, 11]), longs([1, 1, 1]), 3)
-    ordering.feed("b", longs([9, 10, 12]), longs([1, 1, 1]), 3)
+    ordering.feed("a", longs([10, 5_000, 11]), 3, 3)
+    ordering.feed("b", longs([9, 10, 12]), 3, 3)
     assert [ordering.keys[number] for number in ordering.pop(10)] == ["b", "a", "a", "b", "a", "b"]
 
 
-@pytest.mark.parametrize("sizes", [[1, 1, 1], [0, 0, 0], [100, 1, 50]])
-def test_bytes_are_held_until_their_rows_have_left(sizes: list[int]) -> None:
-    ordering = Ordering({"a": (0, 3)}, ceiling=CEILING, buffer_bytes=100)
-    ordering.feed("a", longs([1, 2, 3]), longs(sizes), 3)
-    for count in range(3):
-        assert ordering.held_bytes == sum(sizes[count:])
+def test_bytes_are_held_until_the_last_row_that_keeps_them_has_left() -> None:
+    ordering = Ordering({"a": (0, 5)}, ceiling=CEILING, buffer_bytes=100)
+    ordering.feed("a", longs([1, 2, 3]), 70, 3)
+    ordering.feed("a", longs([4, 5]), 20, 5)
+    held = []
+    while not ordering.is_drained:
         ordering.pop(1)
-    assert ordering.held_bytes == 0
-    assert ordering.is_drained
+        held.append(ordering.held_bytes)
+    assert held == [90, 90, 20, 20, 0]
+
+
+@given(st.lists(st.lists(stamps, max_size=20), min_size=1, max_size=4), st.integers(-1, 70), st.integers(1, 9))
+def test_all_is_live_exactly_when_every_row_before_the_cutoff_has_left(
+    logs: list[list[int]], cutoff: int, most: int
+) -> None:
+    ordering = Ordering(
+        {n: (0, len(log)) for n, log in enumerate(logs)}, ceiling=CEILING, buffer_bytes=100, cutoff=cutoff
+    )
+    for number, log in enumerate(logs):
+        ordering.feed(number, longs(log), len(log), len(log))
+    times = sorted(time for log in logs for time in effective(log))
+    before = sum(time < cutoff for time in times)
+    popped = 0
+    while True:
+        assert ordering.is_live == (popped >= before)
+        rows = len(ordering.pop(most))
+        assert popped >= before or popped + rows <= before, "one batch on both sides of the cutoff"
+        popped += rows
+        if not rows:
+            break
+    assert popped == len(times)
+
+
+def test_a_cutoff_ahead_of_all_rows_changes_nothing() -> None:
+    ordering = Ordering({"a": (0, 2)}, ceiling=CEILING, buffer_bytes=100, cutoff=500)
+    ordering.feed("a", longs([1, 2]), 2, 2)
+    assert not ordering.is_live
+    ordering.pop(10)
+    assert ordering.is_live
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 30)), max_size=30),
+    st.integers(0, 40),
+)
+def test_after_the_end_no_row_waits_longer_than_told_and_what_waits_is_merged(
+    arrivals: list[tuple[int, int, int]], idle_after: int
+) -> None:
+    ordering = Ordering(
+        dict.fromkeys(range(3), (0, 0)), ceiling=CEILING, buffer_bytes=100, idle_after=Nanos(idle_after)
+    )
+    assert ordering.is_live
+    ordering.go_live()
+    now = 0
+    reached = [BEFORE_ALL_TIME] * 3
+    waiting: list[list[tuple[int, int]]] = [[], [], []]
+    position = [0, 0, 0]
+    for key, stamp, later in [*arrivals, (0, 0, 1_000)]:
+        now += later
+        due = ordering.patience_ends()
+        assert due == min((rows[0][1] + idle_after for rows in waiting if rows), default=None)
+        last: tuple[int, int] | None = None
+        for number in ordering.pop(1_000, Nanos(now)).tolist():
+            time, _ = waiting[number].pop(0)
+            assert last is None or last <= (time, number), "not merged"
+            last = (time, number)
+        assert all(since + idle_after > now for rows in waiting for _, since in rows), "waited too long"
+        position[key] += 1
+        reached[key] = max(reached[key], stamp)
+        waiting[key].append((reached[key], now))
+        ordering.feed(key, longs([stamp]), 1, position[key], Nanos(now))

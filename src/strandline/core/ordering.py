@@ -9,27 +9,52 @@ The rules that this file keeps, for everything up to each partition's end as it 
 3. A row leaves only when no partition can still bring one that belongs before it: each of them has been read beyond
    that place, or up to its end. A partition of which nothing has been read yet holds everything.
 4. Once the buffer is full, only the partitions that all others wait for are read, and only while nothing can leave.
+
+Beyond those ends, once all that was there at the start has left (`go_live`):
+
+5. Rows are merged in the same way, but none waits longer than `idle_after` for a partition that brings nothing. One
+   that comes after its time has passed leaves at once, behind later ones of other partitions.
 """
 
 from collections import deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from strandline.units import Nanos
+
 Key = TypeVar("Key", bound=Hashable)
 Longs = NDArray[np.int64]
+Limit = tuple[int, int]
 
 BEFORE_ALL_TIME = -(2**63)
 END_OF_TIME = 2**63 - 1
+NO_END = 2**63 - 1
+START = Nanos(0)
 
 
 def effective_times(timestamps: Longs, reached: int, ceiling: int) -> Longs:
     """The running maximum, from the time already reached on; timestamps above the ceiling do not count."""
     counted = np.where(timestamps > ceiling, BEFORE_ALL_TIME, timestamps)
     return np.maximum(np.maximum.accumulate(counted), reached)
+
+
+class _Rows(NamedTuple):
+    """Effective times of rows that wait, and when they came."""
+
+    times: Longs
+    since: Nanos
+
+
+@dataclass(slots=True)
+class _Held:
+    """Rows that share memory, which is free when the last of them has left."""
+
+    rows: int
+    bytes: int
 
 
 @dataclass(slots=True)
@@ -41,10 +66,10 @@ class _Partition:
     reached: int = BEFORE_ALL_TIME
     is_known: bool = False
     """Whether a row of it has been read: until then, its next row may be earlier than any other."""
-    waiting: deque[Longs] = field(default_factory=deque)
-    """The effective times of the rows that have been read and may not leave yet."""
-    sizes: deque[Longs] = field(default_factory=deque)
-    """The bytes of every row that is held, leaving or not."""
+    waiting: deque[_Rows] = field(default_factory=deque)
+    """The rows that have been read and may not leave yet."""
+    held: deque[_Held] = field(default_factory=deque)
+    """All rows that have been read, waiting or about to leave."""
 
     @property
     def is_at_its_end(self) -> bool:
@@ -53,51 +78,70 @@ class _Partition:
     def take_before(self, time: int) -> Longs:
         """Take the waiting rows whose time is below the given one."""
         taken = []
-        while self.waiting and self.waiting[0][0] < time:
-            times = self.waiting.popleft()
+        while self.waiting and self.waiting[0].times[0] < time:
+            times, since = self.waiting.popleft()
             count = int(np.searchsorted(times, time))
             taken.append(times[:count])
             if count < len(times):
-                self.waiting.appendleft(times[count:])
+                self.waiting.appendleft(_Rows(times[count:], since))
         return np.concatenate(taken) if taken else np.empty(0, dtype=np.int64)
 
     def let_go(self, count: int) -> int:
-        """Forget the sizes of the first rows held; their sum."""
+        """Forget the first rows held; the bytes that are free now."""
         freed = 0
         while count:
-            sizes = self.sizes.popleft()
-            freed += int(sizes[:count].sum())
-            if count < len(sizes):
-                self.sizes.appendleft(sizes[count:])
-            count -= min(count, len(sizes))
+            first = self.held[0]
+            gone = min(count, first.rows)
+            first.rows -= gone
+            count -= gone
+            if not first.rows:
+                freed += self.held.popleft().bytes
         return freed
 
 
 class Ordering(Generic[Key]):
     """Feed it rows as they are read; pop them in order."""
 
-    def __init__(self, ranges: Mapping[Key, tuple[int, int]], *, ceiling: int, buffer_bytes: int) -> None:
+    def __init__(
+        self,
+        ranges: Mapping[Key, tuple[int, int]],
+        *,
+        ceiling: int,
+        buffer_bytes: int,
+        cutoff: int = END_OF_TIME,
+        idle_after: Nanos = START,
+    ) -> None:
         self.keys = list(ranges)
         self.held_bytes = 0
+        self.is_live = False
+        """Whether everything up to each partition's end, or the cutoff, has left."""
         self._ceiling = ceiling
-        self._buffer_bytes = buffer_bytes
+        self.buffer_bytes = buffer_bytes
+        self._cutoff = cutoff
+        self._idle_after = idle_after
         self._partitions = {key: _Partition(start, end) for key, (start, end) in ranges.items()}
         self._leaving: NDArray[np.int32] = np.empty(0, dtype=np.int32)
+        self._has_no_ends = False
+        self._notice_live()
 
-    def feed(self, key: Key, timestamps: Longs, sizes: Longs, position: int) -> None:
-        """Take rows of a partition that were read, maybe none, with their bytes, and the offset to read next."""
+    def feed(self, key: Key, timestamps: Longs, bytes_: int, position: int, now: Nanos = START) -> None:
+        """Take rows of a partition, maybe none, with the bytes that they keep and the offset to read next."""
         partition = self._partitions[key]
         partition.position = position
         if len(timestamps):
             times = effective_times(timestamps, partition.reached, self._ceiling)
             partition.reached = int(times[-1])
             partition.is_known = True
-            partition.waiting.append(times)
-            partition.sizes.append(sizes)
-            self.held_bytes += int(sizes.sum())
+            partition.waiting.append(_Rows(times, now))
+            partition.held.append(_Held(len(times), bytes_))
+            self.held_bytes += bytes_
+        self._notice_live()
 
-    def limit(self) -> tuple[int, int] | None:
+    def limit(self, now: Nanos = START) -> Limit | None:
         """The time and partition up to which rows may leave; None while a partition is unknown."""
+        return max(filter(None, [self._limit_of_order(), self._limit_of_patience(now)]), default=None)
+
+    def _limit_of_order(self) -> Limit | None:
         limit = (END_OF_TIME, len(self.keys))
         for number, key in enumerate(self.keys):
             partition = self._partitions[key]
@@ -108,30 +152,56 @@ class Ordering(Generic[Key]):
             limit = min(limit, (partition.reached, number))
         return limit
 
-    def pop(self, most: int) -> NDArray[np.int32]:
+    def _limit_of_patience(self, now: Nanos) -> Limit | None:
+        """The last of the rows that have waited long enough."""
+        if not self._has_no_ends:
+            return None
+        over = now - self._idle_after
+        overdue = (
+            (int(rows.times[-1]), number)
+            for number, key in enumerate(self.keys)
+            for rows in self._partitions[key].waiting
+            if rows.since <= over
+        )
+        return max(overdue, default=None)
+
+    def patience_ends(self) -> Nanos | None:
+        """When the row that waits longest has waited long enough; None while rows wait for order alone."""
+        if not self._has_no_ends:
+            return None
+        since = [p.waiting[0].since for p in self._partitions.values() if p.waiting]
+        return Nanos(min(since) + self._idle_after) if since else None
+
+    def pop(self, most: int, now: Nanos = START) -> NDArray[np.int32]:
         """The next rows in order, as the number in `keys` of the partition whose next row it is."""
         if not len(self._leaving):
-            self._leaving = self._merge()
+            self._leaving = self._merge(self.limit(now))
         popped, self._leaving = self._leaving[:most], self._leaving[most:]
-        for number, count in enumerate(np.bincount(popped, minlength=len(self.keys))):
-            self.held_bytes -= self._partitions[self.keys[number]].let_go(int(count))
+        for number, count in enumerate(np.bincount(popped, minlength=len(self.keys)).tolist()):
+            if count:
+                self.held_bytes -= self._partitions[self.keys[number]].let_go(count)
+        self._notice_live()
         return popped
 
-    def _merge(self) -> NDArray[np.int32]:
-        limit = self.limit()
+    def _merge(self, limit: Limit | None) -> NDArray[np.int32]:
         if limit is None:
             return self._leaving
-        runs = [self._partitions[key].take_before(_first_to_stay(limit, n)) for n, key in enumerate(self.keys)]
+        # Rows before and from the cutoff on do not leave together: the moment between them is when all is live.
+        cap = END_OF_TIME if self.is_live else self._cutoff
+        firsts = (min(cap, _first_to_stay(limit, number)) for number in range(len(self.keys)))
+        runs = [self._partitions[key].take_before(first) for key, first in zip(self.keys, firsts, strict=True)]
         numbers = np.repeat(np.arange(len(runs), dtype=np.int32), [len(run) for run in runs])
         # Stable, and each partition's times rise: equal times leave by partition, and within one by offset.
         return numbers[np.argsort(np.concatenate(runs), kind="stable")]
 
-    def to_read(self) -> list[Key]:
-        """The partitions to read on."""
+    def to_read(self, on_the_way: int = 0) -> list[Key]:
+        """The partitions to read on, those that others wait for first, with so many bytes on the way already."""
         unread = [key for key in self.keys if not self._partitions[key].is_at_its_end]
-        if self.held_bytes < self._buffer_bytes:
-            return unread
-        limit = self.limit()
+        if self.held_bytes + on_the_way < self.buffer_bytes:
+            return sorted(unread, key=lambda key: self._partitions[key].reached)
+        if not unread:
+            return []
+        limit = self._limit_of_order()
         if limit is None:
             return [key for key in unread if not self._partitions[key].is_known]
         if len(self._leaving) or self._has_rows_up_to(limit):
@@ -139,17 +209,46 @@ class Ordering(Generic[Key]):
         # Full, and nothing may leave: the one that all others wait for is read all the same.
         return [self.keys[limit[1]]]
 
-    def _has_rows_up_to(self, limit: tuple[int, int]) -> bool:
+    def _has_rows_up_to(self, limit: Limit) -> bool:
         waiting = ((number, self._partitions[key].waiting) for number, key in enumerate(self.keys))
-        return any(times and times[0][0] < _first_to_stay(limit, number) for number, times in waiting)
+        return any(rows and rows[0].times[0] < _first_to_stay(limit, number) for number, rows in waiting)
+
+    def position(self, key: Key) -> int:
+        """The offset to read next."""
+        return self._partitions[key].position
+
+    def reached(self, key: Key) -> int | None:
+        """The highest timestamp of a partition that counts; None before its first row."""
+        partition = self._partitions[key]
+        return partition.reached if partition.is_known else None
+
+    def held(self, key: Key) -> tuple[int, int]:
+        """The rows of a partition that are held, and their bytes."""
+        held = self._partitions[key].held
+        return sum(rows.rows for rows in held), sum(rows.bytes for rows in held)
 
     @property
     def is_drained(self) -> bool:
         """Whether every row up to each partition's end has left."""
         return not len(self._leaving) and all(p.is_at_its_end and not p.waiting for p in self._partitions.values())
 
+    def go_live(self) -> None:
+        """Read on beyond the ends."""
+        self._has_no_ends = True
+        for partition in self._partitions.values():
+            partition.end = NO_END
 
-def _first_to_stay(limit: tuple[int, int], number: int) -> int:
+    def _notice_live(self) -> None:
+        self.is_live = self.is_live or self.is_drained or self._is_past_cutoff()
+
+    def _is_past_cutoff(self) -> bool:
+        limit = self._limit_of_order()
+        if len(self._leaving) or limit is None or limit[0] < self._cutoff:
+            return False
+        return not any(p.waiting and p.waiting[0].times[0] < self._cutoff for p in self._partitions.values())
+
+
+def _first_to_stay(limit: Limit, number: int) -> int:
     """The earliest time at which rows of a partition stay: up to the limit's partition, those of its own time leave."""
     time, last = limit
     return time + 1 if number <= last and time < END_OF_TIME else time

@@ -32,7 +32,7 @@ from strandline.kafka.security import Security
 from strandline.units import Nanos, nanos
 
 CONNECT_WITHIN = 10.0
-ANSWER_WITHIN = 30.0
+ANSWER_WITHIN = 10.0
 PATIENCE = timedelta(seconds=60)
 BACKOFF = Backoff(first=Nanos(20_000_000), ceiling=Nanos(1_000_000_000))
 AGAIN = Policy(backoff={Failure.TRANSIENT: BACKOFF}, until=Within(nanos(PATIENCE)))

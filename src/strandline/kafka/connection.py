@@ -78,7 +78,7 @@ class _Frames(asyncio.BufferedProtocol):
                 self._buffer = bytearray(size)
             self._filled, self._end, self._has_size = 0, size, True
             return
-        frame = memoryview(self._buffer)[: self._end]
+        frame = memoryview(self._buffer)[: self._end].toreadonly()
         self._filled, self._end, self._has_size = 0, SIZE.size, False
         if self._waiter is None or self._waiter.done():
             self._fail(ConnectionError("an answer that nobody asked for"))

@@ -1,0 +1,129 @@
+"""The consumer for everybody else: the same, on an event loop of its own in a thread."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from threading import Thread
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+import pyarrow as pa
+
+from strandline.kafka.partition import Partition
+from strandline.ordered.consumer import POLL_WITHIN, AsyncOrderedConsumer
+from strandline.ordered.reading import Loss
+from strandline.ordered.starts import Topic
+
+T = TypeVar("T")
+
+
+class OrderedConsumer:
+    """Reads as soon as it is made; close it, or use it as a context manager.
+
+    See `strandline.ordered.consumer` for what is promised. To be used by one thread at a time.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, str],
+        topics: Sequence[Topic],
+        *,
+        cutoff: datetime | None = None,
+        batch_rows: int = 100_000,
+        buffer_bytes: int = 256 << 20,
+        isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+        idle_after: timedelta = timedelta(milliseconds=500),
+        max_ahead: timedelta = timedelta(hours=1),
+        on_corrupt: Literal["error", "skip"] = "error",
+        on_missing: Literal["earliest", "error"] = "earliest",
+    ) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._consumer = AsyncOrderedConsumer(
+            settings,
+            topics,
+            cutoff=cutoff,
+            batch_rows=batch_rows,
+            buffer_bytes=buffer_bytes,
+            isolation=isolation,
+            idle_after=idle_after,
+            max_ahead=max_ahead,
+            on_corrupt=on_corrupt,
+            on_missing=on_missing,
+        )
+        self._thread = Thread(target=self._loop.run_forever, name="strandline-ordered", daemon=True)
+        self._thread.start()
+        try:
+            self._do(self._consumer.start())
+        except BaseException:
+            self.close()
+            raise
+
+    def poll(self, timeout: float = POLL_WITHIN) -> pa.RecordBatch:
+        """The next rows in order as soon as there are any, at most `batch_rows`; none when the time is out."""
+        return self._do(self._consumer.poll(timeout))
+
+    def until_live(self) -> Iterator[pa.RecordBatch]:
+        """The batches up to the moment at which all that was there at the start, or the cutoff, has been returned."""
+        while not self.is_live:
+            batch = self.poll()
+            if batch.num_rows:
+                yield batch
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        while True:
+            batch = self.poll()
+            if batch.num_rows:
+                yield batch
+
+    @property
+    def is_live(self) -> bool:
+        """Whether `poll` has returned every row up to each partition's end at the start, or up to the cutoff."""
+        return self._consumer.is_live
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """What could not be read: deleted by the brokers before we came to it, or corrupt."""
+        return self._consumer.losses
+
+    def positions(self) -> dict[Partition, int]:
+        """By partition, the offset behind all that `poll` has returned."""
+        return self._do(_later(self._consumer.positions))
+
+    def partitions(self) -> pa.Table:
+        """How far each partition is, one row a partition."""
+        return self._do(_later(self._consumer.partitions))
+
+    def commit(self) -> None:
+        """Commit the offsets of all that `poll` has returned, for the group of the settings."""
+        self._do(self._consumer.commit())
+
+    def close(self) -> None:
+        """Stop reading and close every connection. What was not committed is read again the next time."""
+        if self._loop.is_closed():
+            return
+        self._do(self._consumer.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+async def _later(act: Callable[[], T]) -> T:
+    """Do it on the loop, between two steps of the reading."""
+    return act()

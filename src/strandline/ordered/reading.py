@@ -1,0 +1,256 @@
+"""Reads partitions from all their leaders at once and feeds their rows to an ordering, no faster than it takes them.
+
+While the batches of one answer are unpacked in a thread, the next fetch is on its way. Where a partition is read on is
+known from the headers of its batches alone.
+"""
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from strandline.clock import Clock
+from strandline.core.ordering import Ordering
+from strandline.core.retry import Failure, GiveUp, decide
+from strandline.errors import BrokerRefused, BrokerUnreachable, CorruptBatch, KafkaError, OffsetOutOfRange
+from strandline.kafka.cluster import AGAIN, EARLIEST, LATEST, MOVED, Cluster, Fetched, Isolation, Moved
+from strandline.kafka.partition import Partition
+from strandline.units import Nanos
+from strandline.wire.fetched import Scanned, rows, scan
+from strandline.wire.records import Columns
+
+MAX_WAIT = timedelta(milliseconds=500)
+LEAST_OF_A_PARTITION = 64 << 10
+MOST_OF_A_FETCH = 8 << 20
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Offsets that could not be read, from `first` up to, and without, `end`."""
+
+    partition: Partition
+    first: int
+    end: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"offsets {self.first} to {self.end - 1} of {self.partition} are lost: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What to do with what cannot be read, and whose records to read."""
+
+    isolation: Isolation
+    skip_corrupt: bool
+    skip_missing: bool
+
+
+@dataclass(slots=True)
+class _Trouble:
+    since: Nanos
+    attempts: int = 0
+
+
+class Reading:
+    """Owns the tasks that read. `changed` is set, and replaced by a new one, whenever rows or a failure have come."""
+
+    def __init__(
+        self, cluster: Cluster, ordering: Ordering[Partition], ends: Mapping[Partition, int], rules: Rules, clock: Clock
+    ) -> None:
+        self.chunks = {key: deque[Columns]() for key in ordering.keys}
+        self.losses: list[Loss] = []
+        self.failure: BaseException | None = None
+        self.changed = asyncio.Event()
+        self._cluster = cluster
+        self._ordering = ordering
+        self._ends: Mapping[Partition, int] | None = ends
+        self._rules = rules
+        self._clock = clock
+        self._next = {key: ordering.position(key) for key in ordering.keys}
+        self._busy: dict[Partition, int] = dict.fromkeys(ordering.keys, 0)
+        self._on_the_way = 0
+        self._fetch_bytes = min(MOST_OF_A_FETCH, max(LEAST_OF_A_PARTITION, ordering.buffer_bytes // 8))
+        self._trouble: dict[Partition, _Trouble] = {}
+        self._to_unpack: asyncio.Queue[tuple[Partition, Scanned]] = asyncio.Queue()
+        self._tasks: dict[object, asyncio.Task[None]] = {}
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._run("unpack", self._unpack())
+        self._read_from_all()
+
+    async def stop(self) -> None:
+        """End all tasks."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def read_beyond_ends(self) -> None:
+        """Read on behind the ends."""
+        self._ends = None
+        self._notify()
+
+    def wants(self, partition: Partition) -> bool:
+        """Whether a partition is read on at the moment, or held back because others are behind."""
+        return partition in self._ordering.to_read(self._on_the_way)
+
+    def taken(self) -> None:
+        """Tell that rows were taken, so that there is room again."""
+        self._notify()
+
+    def _run(self, name: object, work: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks[name] = asyncio.create_task(work)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self.failure = self.failure or task.exception()
+            self._notify()
+
+    def _notify(self) -> None:
+        before, self.changed = self.changed, asyncio.Event()
+        before.set()
+
+    def _read_from_all(self) -> None:
+        for node in self._cluster.nodes:
+            if node not in self._tasks:
+                self._run(node, self._read_from(node))
+
+    async def _read_from(self, node: int) -> None:
+        while True:
+            changed = self.changed
+            wanted = self._wanted(node)
+            if not wanted:
+                await changed.wait()
+                continue
+            self._on_the_way += self._fetch_bytes
+            try:
+                answers = await self._fetch(node, wanted)
+            except (BrokerUnreachable, Moved) as error:
+                await self._look_again(wanted, error)
+                continue
+            finally:
+                self._on_the_way -= self._fetch_bytes
+            moved = [fetched for fetched in answers if not await self._take(fetched)]
+            if moved:
+                wanted = {fetched.partition: fetched.asked for fetched in moved}
+                await self._look_again(wanted, Moved(moved[0].partition, moved[0].error.name))
+
+    def _wanted(self, node: int) -> dict[Partition, int]:
+        on_the_way = self._on_the_way + self._fetch_bytes
+        is_full = self._ordering.held_bytes + on_the_way >= self._ordering.buffer_bytes
+        return {
+            partition: self._next[partition]
+            for partition in self._ordering.to_read(on_the_way)
+            if self._cluster.leader(partition) == node
+            and (self._ends is None or self._next[partition] < self._ends[partition])
+            # What is needed although there is no room is fetched once, not ahead.
+            and not (is_full and self._busy[partition])
+        }
+
+    async def _fetch(self, node: int, wanted: Mapping[Partition, int]) -> list[Fetched]:
+        return await self._cluster.fetch(
+            node,
+            wanted,
+            self._rules.isolation,
+            max_bytes=self._fetch_bytes,
+            partition_bytes=max(LEAST_OF_A_PARTITION, self._fetch_bytes // len(wanted)),
+            max_wait=MAX_WAIT,
+        )
+
+    async def _take(self, fetched: Fetched) -> bool:
+        """Take what came of a partition; False when its leader must be looked for."""
+        partition = fetched.partition
+        if fetched.error in MOVED:
+            return False
+        self._trouble.pop(partition, None)
+        if fetched.error is ErrorCode.offset_out_of_range:
+            await self._pass_over_missing(partition, fetched.asked)
+        elif fetched.error is not ErrorCode.none:
+            raise BrokerRefused(fetched.error.name, partition)
+        elif fetched.records:
+            self._scan(fetched)
+        return True
+
+    def _scan(self, fetched: Fetched) -> None:
+        partition = fetched.partition
+        end = self._end(partition)
+        try:
+            skip = self._rules.skip_corrupt
+            scanned = scan(fetched.records, fetched.asked, end, fetched.aborted, skip_corrupt=skip)
+        except CorruptBatch as error:
+            raise CorruptBatch(error.problem, error.offset, error.next_offset, partition) from None
+        if scanned.position > fetched.asked:
+            self._hand_on(partition, scanned)
+
+    def _hand_on(self, partition: Partition, scanned: Scanned) -> None:
+        self._next[partition] = scanned.position
+        self._busy[partition] += 1
+        self._on_the_way += scanned.data.nbytes
+        self._to_unpack.put_nowait((partition, scanned))
+
+    def _end(self, partition: Partition) -> int:
+        return 2**63 - 1 if self._ends is None else self._ends[partition]
+
+    async def _unpack(self) -> None:
+        while True:
+            partition, scanned = await self._to_unpack.get()
+            try:
+                found = await asyncio.to_thread(rows, scanned, skip_corrupt=self._rules.skip_corrupt)
+            except CorruptBatch as error:
+                raise CorruptBatch(error.problem, error.offset, error.next_offset, partition) from None
+            for fault in scanned.corrupt:
+                self._lose(Loss(partition, fault.offset, fault.next_offset, f"the batch is corrupt: {fault.problem}"))
+            self._on_the_way -= scanned.data.nbytes
+            self._busy[partition] -= 1
+            if len(found):
+                self.chunks[partition].append(found)
+            now = self._clock.monotonic()
+            self._ordering.feed(partition, found.timestamp, found.nbytes, scanned.position, now)
+            self._notify()
+
+    async def _pass_over_missing(self, partition: Partition, asked: int) -> None:
+        """Go to the oldest offset that there is, or say that the one asked for is not there."""
+        ends = await self._cluster.offsets({partition: LATEST}, Isolation.READ_UNCOMMITTED)
+        starts = await self._cluster.offsets({partition: EARLIEST}, Isolation.READ_UNCOMMITTED)
+        earliest, latest = starts[partition].offset, ends[partition].offset
+        if earliest <= asked <= latest:
+            return  # it moved while we looked
+        if not self._rules.skip_missing or asked > latest:
+            raise OffsetOutOfRange(partition, asked=asked, earliest=earliest, latest=latest)
+        end = min(earliest, self._end(partition))
+        self._lose(Loss(partition, asked, end, "the broker has deleted them"))
+        self._hand_on(partition, scan(b"", end, end))
+
+    def _lose(self, loss: Loss) -> None:
+        self.losses.append(loss)
+        log.warning("%s", loss)
+
+    async def _look_again(self, wanted: Mapping[Partition, int], error: KafkaError) -> None:
+        """Wait a little and ask who leads what; raise the error when that has not helped for long."""
+        now = self._clock.monotonic()
+        troubles = [self._trouble.setdefault(partition, _Trouble(now)) for partition in wanted]
+        for trouble in troubles:
+            trouble.attempts += 1
+        worst = min(troubles, key=lambda trouble: trouble.since)
+        elapsed = Nanos(now - worst.since)
+        draw = random.random()  # noqa: S311  (spreads retries, keeps no secret)
+        answer = decide(AGAIN, Failure.TRANSIENT, attempt=worst.attempts, elapsed=elapsed, draw=draw)
+        if isinstance(answer, GiveUp):
+            raise error
+        await asyncio.sleep(answer.delay / 1e9)
+        try:
+            await self._cluster.refresh()
+        except (BrokerUnreachable, Moved) as refreshing:
+            log.debug("%s", refreshing)
+        self._read_from_all()
+        self._notify()

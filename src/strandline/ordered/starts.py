@@ -1,0 +1,125 @@
+"""Where to begin: a policy a topic, resolved to an offset for every partition before the first row is read."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from strandline.errors import OffsetOutOfRange, OptionError
+from strandline.kafka.cluster import EARLIEST, LATEST, Cluster, Isolation
+from strandline.kafka.group import Group
+from strandline.kafka.partition import Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest:
+    """The oldest record that there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """What comes from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first record with this time or a later one."""
+
+    time: datetime
+
+    def __post_init__(self) -> None:
+        if self.time.tzinfo is None:
+            raise OptionError(f"AtTime({self.time}) has no time zone; give it one, such as datetime.UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class Ago:
+    """The first record not older than this."""
+
+    duration: timedelta
+
+    def __post_init__(self) -> None:
+        if self.duration < timedelta(0):
+            raise OptionError(f"Ago({self.duration}) lies in the future")
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The offset that the group has committed, or another start where there is none."""
+
+    otherwise: Earliest | Latest | AtTime | Ago = field(default_factory=Earliest)
+
+
+StartAt = Earliest | Latest | Committed | AtTime | Ago
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic, and where to begin in it."""
+
+    name: str
+    start: StartAt = field(default_factory=Earliest)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What there was of a partition at the start."""
+
+    start: int
+    end: int
+    """Behind the last record that may be read: under `read_committed` the last stable offset."""
+    earliest: int
+
+
+async def resolve(
+    cluster: Cluster, topics: Sequence[Topic], isolation: Isolation, group: Group | None, now: datetime
+) -> dict[Partition, Range]:
+    """The range of every partition of the topics."""
+    starts = {topic.name: topic.start for topic in topics}
+    if len(starts) < len(topics):
+        raise OptionError("a topic is named twice")
+    partitions = await cluster.partitions(list(starts))
+    if any(isinstance(start, Committed) for start in starts.values()) and group is None:
+        raise OptionError("Committed() needs the setting 'group.id'")
+    wanted: dict[Partition, int] = {}
+    committed: dict[Partition, int] = {}
+    if group is not None:
+        asked = [p for p in partitions if isinstance(starts[p.topic], Committed)]
+        committed = await group.committed(asked) if asked else {}
+    for partition in partitions:
+        start = starts[partition.topic]
+        if isinstance(start, Committed) and partition not in committed:
+            start = start.otherwise
+        wanted[partition] = _asked(start, now)
+    earliest = await cluster.offsets(dict.fromkeys(partitions, EARLIEST), isolation)
+    ends = await cluster.offsets(dict.fromkeys(partitions, LATEST), isolation)
+    times = await cluster.offsets({p: time for p, time in wanted.items() if time >= 0}, isolation)
+    await _check(cluster, committed, {p: earliest[p].offset for p in committed})
+    ranges = {}
+    for partition in partitions:
+        first, end = earliest[partition].offset, ends[partition].offset
+        start_at = {EARLIEST: first, LATEST: end}.get(wanted[partition], end)
+        if partition in times and times[partition].offset >= 0:
+            start_at = min(end, times[partition].offset)
+        start_at = committed.get(partition, start_at)
+        ranges[partition] = Range(start_at, max(start_at, end), first)
+    return ranges
+
+
+def _asked(start: StartAt, now: datetime) -> int:
+    match start:
+        case Latest():
+            return LATEST
+        case AtTime(time):
+            return max(0, int(time.timestamp() * 1000))
+        case Ago(duration):
+            return max(0, int((now - duration).timestamp() * 1000))
+        case _:
+            return EARLIEST
+
+
+async def _check(cluster: Cluster, committed: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> None:
+    """Refuse what a group has committed beyond the end of the log: the topic is not the one that it has read."""
+    ends = await cluster.offsets(dict.fromkeys(committed, LATEST), Isolation.READ_UNCOMMITTED)
+    for partition, offset in committed.items():
+        if offset > ends[partition].offset:
+            raise OffsetOutOfRange(partition, asked=offset, earliest=earliest[partition], latest=ends[partition].offset)
