@@ -1,0 +1,322 @@
+"""Where reading starts, what is live, commits, faults of the input, and what other libraries make of a batch."""
+
+import asyncio
+import socket
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from strandline.errors import BrokerUnreachable, KafkaError, OffsetOutOfRange, OptionError, UnknownTopic
+from strandline.kafka.partition import Partition
+from strandline.ordered import (
+    Ago,
+    AsyncOrderedConsumer,
+    AtTime,
+    Committed,
+    Earliest,
+    Latest,
+    OrderedConsumer,
+    StartAt,
+    Topic,
+)
+from strandline.stack import KafkaCluster
+from tests.ordered.support import create_topic, inversions, offsets, produce, rows_of
+from tests.support import TIMEOUT, wait_for
+
+DAY = 1_767_225_600_000
+
+
+def at(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+@pytest.fixture(scope="module")
+def hundred(kafka: KafkaCluster) -> str:
+    """A topic of two partitions with fifty records each, a second apart."""
+    create_topic(kafka.address, "hundred", 2)
+    produce(kafka.address, "hundred", [(n % 2, DAY + n * 1000, f"{n}".encode()) for n in range(100)])
+    return "hundred"
+
+
+@pytest.mark.parametrize(
+    ("start", "first"),
+    [
+        (Earliest(), 0),
+        (Latest(), 100),
+        (AtTime(at(DAY + 40_000)), 40),
+        (AtTime(at(DAY + 40_001)), 41),
+        (AtTime(at(DAY + 10**9)), 100),
+        (AtTime(at(0)), 0),
+        (Committed(), 0),
+        (Committed(Latest()), 100),
+        (Committed(AtTime(at(DAY + 90_000))), 90),
+    ],
+)
+def test_a_topic_is_read_from_where_it_is_told(kafka: KafkaCluster, hundred: str, start: StartAt, first: int) -> None:
+    settings = {**kafka.settings(), "group.id": "never-committed"}
+    with OrderedConsumer(settings, [Topic(hundred, start)]) as consumer:
+        rows = rows_of(consumer.until_live())
+    assert [row.value for row in rows] == [f"{n}".encode() for n in range(first, 100)]
+
+
+def test_a_time_ago_counts_from_now(kafka: KafkaCluster) -> None:
+    create_topic(kafka.address, "ago")
+    now = int(datetime.now(UTC).timestamp() * 1000)
+    produce(kafka.address, "ago", [(0, now - minutes * 60_000, f"{minutes}".encode()) for minutes in (90, 59, 1)])
+    with OrderedConsumer(kafka.settings(), [Topic("ago", Ago(timedelta(hours=1)))]) as consumer:
+        assert [row.value for row in rows_of(consumer.until_live())] == [b"59", b"1"]
+
+
+def test_topics_with_different_starts_are_one_stream(kafka: KafkaCluster, hundred: str) -> None:
+    create_topic(kafka.address, "other")
+    produce(kafka.address, "other", [(0, DAY + n * 1000 + 500, b"other") for n in range(100)])
+    with OrderedConsumer(
+        kafka.settings(), [Topic(hundred, AtTime(at(DAY + 98_000))), Topic("other", AtTime(at(DAY + 97_000)))]
+    ) as consumer:
+        (batch,) = consumer.until_live()
+    assert batch["topic"].to_pylist() == ["other", "hundred", "other", "hundred", "other"]
+
+
+def test_what_was_committed_is_not_read_again_and_nothing_else_is_left_out(kafka: KafkaCluster, hundred: str) -> None:
+    settings = {**kafka.settings(), "group.id": "resumes"}
+    seen = []
+    for _ in range(100):
+        with OrderedConsumer(settings, [Topic(hundred, Committed())], batch_rows=7) as consumer:
+            if consumer.is_live:
+                break
+            seen += rows_of([consumer.poll(TIMEOUT)])
+            consumer.commit()
+    assert [row.value for row in seen] == [f"{n}".encode() for n in range(100)]
+
+
+def test_a_commit_is_behind_what_was_returned_and_not_behind_what_was_read(kafka: KafkaCluster, hundred: str) -> None:
+    with OrderedConsumer(kafka.settings(), [Topic(hundred)], batch_rows=5) as consumer:
+        assert consumer.positions() == {Partition(hundred, 0): 0, Partition(hundred, 1): 0}
+        consumer.poll(TIMEOUT)
+        assert consumer.positions() == {Partition(hundred, 0): 3, Partition(hundred, 1): 2}
+        with pytest.raises(OptionError, match=r"commit\(\) needs the setting 'group.id'"):
+            consumer.commit()
+
+
+def test_a_group_that_committed_beyond_the_end_has_read_another_topic(kafka: KafkaCluster, hundred: str) -> None:
+    settings = {**kafka.settings(), "group.id": "of-another-topic"}
+    with OrderedConsumer(settings, [Topic(hundred)]) as consumer:
+        group = consumer._consumer._group
+        assert group is not None
+        asyncio.run(group.commit({Partition(hundred, 0): 51}))
+    with pytest.raises(OffsetOutOfRange, match="hundred/0 holds offsets 0 to 50, and 51 was asked for"):
+        OrderedConsumer(settings, [Topic(hundred, Committed())])
+
+
+def test_all_is_live_at_the_cutoff_and_what_follows_comes_in_order_too(kafka: KafkaCluster, hundred: str) -> None:
+    with OrderedConsumer(kafka.settings(), [Topic(hundred)], cutoff=at(DAY + 30_000)) as consumer:
+        assert not consumer.is_live
+        before = rows_of(consumer.until_live())
+        assert [row.value for row in before] == [f"{n}".encode() for n in range(30)]
+        after = []
+        while len(after) < 70:
+            after += rows_of([consumer.poll(TIMEOUT)])
+    assert [row.value for row in after] == [f"{n}".encode() for n in range(30, 100)]
+
+
+def test_what_comes_later_is_merged_and_waits_for_nobody_for_ever(kafka: KafkaCluster) -> None:
+    create_topic(kafka.address, "later", 3)
+    idle = timedelta(milliseconds=300)
+    with OrderedConsumer(kafka.settings(), [Topic("later")], idle_after=idle) as consumer:
+        assert consumer.is_live
+        assert consumer.poll(0).num_rows == 0
+        produce(kafka.address, "later", [(n % 2, DAY + n, b"x") for n in range(1000)])
+        rows = []
+        while len(rows) < 1000:
+            rows += rows_of([consumer.poll(TIMEOUT)])
+        produce(kafka.address, "later", [(2, DAY - 5, b"late")])
+        assert [row.value for row in rows_of([consumer.poll(TIMEOUT)])] == [b"late"]
+    assert offsets(rows) == {0: list(range(500)), 1: list(range(500))}
+
+
+def test_what_is_deleted_under_the_reader_is_named_exactly(kafka: KafkaCluster) -> None:
+    create_topic(kafka.address, "deleted", 2)
+    # More than a fetch brings: the rest is fetched when the first part has been returned.
+    produce(kafka.address, "deleted", [(n % 2, DAY + n, b"x" * 1000) for n in range(20_000)])
+    with OrderedConsumer(kafka.settings(), [Topic("deleted")], buffer_bytes=1 << 20, batch_rows=10) as consumer:
+        rows = rows_of([consumer.poll(TIMEOUT)])
+        admin = AdminClient({"bootstrap.servers": kafka.address})
+        (done,) = admin.delete_records([TopicPartition("deleted", 1, 9_990)]).values()
+        done.result(TIMEOUT)
+        rows += rows_of(consumer.until_live())
+        (loss,) = consumer.losses
+    assert loss.partition == Partition("deleted", 1)
+    assert loss.end == 9_990
+    assert offsets(rows) == {0: list(range(10_000)), 1: [*range(loss.first), *range(9_990, 10_000)]}
+    assert inversions(rows) == 0
+
+
+def test_a_start_that_was_deleted_is_passed_over_or_refused(kafka: KafkaCluster) -> None:
+    create_topic(kafka.address, "start-deleted")
+    produce(kafka.address, "start-deleted", [(0, DAY + n, b"x") for n in range(20)])
+    settings = {**kafka.settings(), "group.id": "start-deleted"}
+    with OrderedConsumer(settings, [Topic("start-deleted")], batch_rows=5) as consumer:
+        consumer.poll(TIMEOUT)
+        consumer.commit()
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    (done,) = admin.delete_records([TopicPartition("start-deleted", 0, 12)]).values()
+    done.result(TIMEOUT)
+    with OrderedConsumer(settings, [Topic("start-deleted", Committed())]) as consumer:
+        assert offsets(rows_of(consumer.until_live())) == {0: list(range(12, 20))}
+        assert [str(loss) for loss in consumer.losses] == [
+            "offsets 5 to 11 of start-deleted/0 are lost: the broker has deleted them"
+        ]
+    with pytest.raises(OffsetOutOfRange, match="start-deleted/0 holds offsets 12 to 20, and 5 was asked for"):
+        OrderedConsumer(settings, [Topic("start-deleted", Committed())], on_missing="error")
+
+
+def test_the_state_of_every_partition_is_told(kafka: KafkaCluster, hundred: str) -> None:
+    with OrderedConsumer(kafka.settings(), [Topic(hundred)], batch_rows=20) as consumer:
+        consumer.poll(TIMEOUT)
+        wait_for(lambda: sum(consumer.partitions()["held_rows"].to_pylist()) == 80, "all is read")
+        table = consumer.partitions()
+    assert table.select(["partition", "start", "end", "position", "state", "held_rows"]).to_pylist() == [
+        {"partition": n, "start": 0, "end": 50, "position": 50, "state": "caught up", "held_rows": 40} for n in range(2)
+    ]
+    assert table["timestamp"].to_pylist() == [at(DAY + 98_000), at(DAY + 99_000)]
+
+
+def test_unknown_topics_are_named(kafka: KafkaCluster) -> None:
+    with pytest.raises(UnknownTopic, match=f"Kafka at {kafka.address} has no topic 'nowhere'"):
+        OrderedConsumer(kafka.settings(), [Topic("nowhere")])
+
+
+def test_a_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    impatient(monkeypatch)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+        with pytest.raises(BrokerUnreachable, match=f"Kafka at 127.0.0.1:{port}: no broker answers"):
+            OrderedConsumer({"bootstrap.servers": f"127.0.0.1:{port}"}, [Topic("t")])
+
+
+def test_a_server_that_is_no_kafka_is_told(monkeypatch: pytest.MonkeyPatch, kafka: KafkaCluster) -> None:
+    impatient(monkeypatch)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        async def talk() -> None:
+            other = await asyncio.start_server(_speak_http, sock=server)
+            async with other:
+                with pytest.raises(BrokerUnreachable) as caught:
+                    async with AsyncOrderedConsumer({"bootstrap.servers": f"127.0.0.1:{port}"}, [Topic("t")]):
+                        pass
+                assert "this is not a Kafka broker" in str(caught.value.__cause__)
+
+        asyncio.run(talk())
+
+
+async def _speak_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(1)
+    writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    writer.close()
+
+
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give up at the first failure: how long a reader tries is not what is looked at."""
+    from strandline.core.retry import Policy, Within
+    from strandline.units import Nanos
+
+    monkeypatch.setattr("strandline.kafka.cluster.AGAIN", Policy(backoff={}, until=Within(Nanos(0))))
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({}, "'bootstrap.servers' is missing"),
+        ({"bootstrap.servers": "127.0.0.1:port"}, "'127.0.0.1:port' is not host:port"),
+        ({"bootstrap.servers": "127.0.0.1:1", "security.protocol": "magic"}, "security.protocol"),
+        ({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "sesion.timeout.ms": "5"}, "sesion.timeout.ms"),
+        ({"bootstrap.servers": "127.0.0.1:1", "auto.ofset.reset": "latest"}, "auto.ofset.reset"),
+    ],
+)
+def test_wrong_settings_are_refused_by_name(settings: dict[str, str], problem: str) -> None:
+    with pytest.raises(OptionError, match=problem):
+        OrderedConsumer(settings, [Topic("t")])
+
+
+def test_wrong_arguments_are_refused() -> None:
+    settings = {"bootstrap.servers": "127.0.0.1:1"}
+    with pytest.raises(OptionError, match="no topic to read"):
+        OrderedConsumer(settings, [])
+    with pytest.raises(OptionError, match="a topic is named twice"):
+        OrderedConsumer(settings, [Topic("t"), Topic("t", Latest())])
+    with pytest.raises(OptionError, match="batch_rows is 0"):
+        OrderedConsumer(settings, [Topic("t")], batch_rows=0)
+    with pytest.raises(OptionError, match="buffer_bytes is 5"):
+        OrderedConsumer(settings, [Topic("t")], buffer_bytes=5)
+    with pytest.raises(OptionError, match="no time zone"):
+        OrderedConsumer(settings, [Topic("t")], cutoff=datetime(2026, 1, 1))  # noqa: DTZ001
+    with pytest.raises(OptionError, match="no time zone"):
+        AtTime(datetime(2026, 1, 1))  # noqa: DTZ001
+    with pytest.raises(OptionError, match="isolation is 'dirty'"):
+        OrderedConsumer(settings, [Topic("t")], isolation="dirty")  # type: ignore[arg-type]
+
+
+def test_keys_values_and_headers_are_usable_by_pandas_polars_and_duckdb(kafka: KafkaCluster) -> None:
+    create_topic(kafka.address, "usable")
+    producer = Producer(kafka.settings())
+    headers = [("tide", b"high"), ("none", None)]
+    producer.produce("usable", b"value", b"key", timestamp=DAY, headers=headers)
+    producer.produce("usable", None, None, timestamp=DAY + 1)
+    assert producer.flush(TIMEOUT) == 0
+    with OrderedConsumer(kafka.settings(), [Topic("usable")]) as consumer:
+        (batch,) = consumer.until_live()
+    batch.validate(full=True)
+    frame = batch.to_pandas()
+    assert frame["timestamp"].tolist() == [
+        pd.Timestamp(DAY, unit="ms", tz="UTC"),
+        pd.Timestamp(DAY + 1, unit="ms", tz="UTC"),
+    ]
+    assert frame["headers"][0].tolist() == [{"key": "tide", "value": b"high"}, {"key": "none", "value": None}]
+    polar = pl.from_arrow(pa.Table.from_batches([batch]))
+    assert isinstance(polar, pl.DataFrame)
+    assert polar.select("key", "value", "topic", "offset").rows() == [
+        (b"key", b"value", "usable", 0),
+        (None, None, "usable", 1),
+    ]
+    table = pa.Table.from_batches([batch])
+    found = duckdb.sql(
+        'select topic, max("offset"), count(value), len(first(headers)) from table group by all'
+    ).fetchall()
+    assert found == [("usable", 1, 1, 2)]
+    assert table.num_rows == 2
+
+
+def test_the_asyncio_twin_reads_the_same(kafka: KafkaCluster, hundred: str) -> None:
+    async def read() -> list[bytes | None]:
+        async with AsyncOrderedConsumer(kafka.settings(), [Topic(hundred)], batch_rows=33) as consumer:
+            batches = [batch async for batch in consumer.until_live()]
+        return [row.value for row in rows_of(batches)]
+
+    assert asyncio.run(read()) == [f"{n}".encode() for n in range(100)]
+
+
+def test_a_consumer_leaves_nothing_open(kafka: KafkaCluster, hundred: str) -> None:
+    def sockets() -> int:
+        return sum("socket" in str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
+
+    before = sockets()
+    for _ in range(3):
+        with OrderedConsumer(kafka.settings(), [Topic(hundred)]) as consumer:
+            consumer.poll(TIMEOUT)
+        consumer.close()
+    wait_for(lambda: sockets() <= before, "all connections are closed")
+    with pytest.raises(OptionError, match="closed"):
+        consumer.poll()
+
+
+def test_errors_are_of_one_family() -> None:
+    assert issubclass(BrokerUnreachable, KafkaError)

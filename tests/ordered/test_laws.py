@@ -1,0 +1,242 @@
+"""The laws of order on a real broker: in order, exactly once, whatever lies in the log and however it is read."""
+
+import random
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from strandline.errors import CorruptBatch
+from strandline.ordered import OrderedConsumer, Topic
+from strandline.stack import KafkaCluster
+from tests.ordered.support import create_topic, inversions, offsets, produce, produce_batch, rows_of, stable_end
+from tests.support import TIMEOUT, wait_for
+from tests.wire.encoder import Record, batch
+
+DAY = 1_767_225_600_000
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_rows_of_all_partitions_come_once_and_in_order(kafka: KafkaCluster, codec: str) -> None:
+    """Jitter, 90 % of all rows in one partition, one empty partition, and many rows of one time."""
+    chance = random.Random(codec)
+    topic = f"laws-{codec}"
+    create_topic(kafka.address, topic, 5)
+    written = []
+    for number in range(20_000):
+        partition = 0 if chance.random() < 0.9 else chance.randrange(1, 4)
+        stamp = DAY + (5_000 if 5_000 <= number < 9_000 else number) + chance.randrange(-50, 50)
+        written.append((partition, stamp, f"{number} {'x' * chance.randrange(80)}".encode()))
+    produce(kafka.address, topic, written, **{"compression.type": codec})
+    runs = []
+    for batch_rows, buffer_bytes in ((100_000, 256 << 20), (777, 1 << 20)):
+        with OrderedConsumer(
+            kafka.settings(), [Topic(topic)], batch_rows=batch_rows, buffer_bytes=buffer_bytes
+        ) as consumer:
+            batches = list(consumer.until_live())
+            assert consumer.is_live
+            assert consumer.losses == ()
+        assert all(0 < found.num_rows <= batch_rows for found in batches)
+        runs.append(rows_of(batches))
+    rows = runs[0]
+    assert inversions(rows) == 0
+    for partition in range(4):
+        sent = [value for number, _, value in written if number == partition]
+        assert [row.value for row in rows if row.partition == partition] == sent
+        assert offsets(rows)[partition] == list(range(len(sent)))
+    assert runs[1] == rows, "how it is read changes the order"
+
+
+def test_what_was_aborted_is_not_read_and_an_open_transaction_is_no_reason_to_wait(kafka: KafkaCluster) -> None:
+    topic = "laws-transactions"
+    create_topic(kafka.address, topic, 2)
+    producers = []
+    for name in ("commits", "aborts", "stays-open"):
+        producer = Producer({"bootstrap.servers": kafka.address, "transactional.id": f"laws-{name}", "linger.ms": 0})
+        producer.init_transactions(TIMEOUT)
+        producers.append(producer)
+    commits, aborts, stays_open = producers
+    expected = []
+    for round_ in range(6):
+        for producer in (commits, aborts):
+            producer.begin_transaction()
+            for number in range(20):
+                producer.produce(topic, f"{round_} {number}".encode(), partition=number % 2, timestamp=DAY + round_)
+            assert producer.flush(TIMEOUT) == 0
+        expected += [f"{round_} {number}".encode() for number in (*range(0, 20, 2), *range(1, 20, 2))]
+        aborts.abort_transaction(TIMEOUT)
+        commits.commit_transaction(TIMEOUT)
+    stays_open.begin_transaction()
+    stays_open.produce(topic, b"open", partition=1, timestamp=DAY + 99)
+    assert stays_open.flush(TIMEOUT) == 0
+    produce(kafka.address, topic, [(1, DAY + 100, b"behind the open one"), (0, DAY + 100, b"last")])
+    # In each partition 6 rounds of 2 transactions of 10 records and a marker; then the last one.
+    wait_for(lambda: stable_end(kafka.address, topic, 0) == 6 * 2 * 11 + 1, "the markers are written")
+    wait_for(lambda: stable_end(kafka.address, topic, 1) == 6 * 2 * 11, "the markers are written")
+    with OrderedConsumer(kafka.settings(), [Topic(topic)]) as consumer:
+        committed = rows_of(consumer.until_live())
+    assert [row.value for row in committed] == [*expected, b"last"]
+    assert inversions(committed) == 0
+    with OrderedConsumer(kafka.settings(), [Topic(topic)], isolation="read_uncommitted") as consumer:
+        everything = rows_of(consumer.until_live())
+    assert len(everything) == 2 * len(expected) + 3
+    assert inversions(everything) == 0
+    stays_open.commit_transaction(TIMEOUT)
+    wait_for(lambda: stable_end(kafka.address, topic, 1) == 6 * 2 * 11 + 3, "the last marker is written")
+    with OrderedConsumer(kafka.settings(), [Topic(topic)]) as consumer:
+        values = [row.value for row in rows_of(consumer.until_live())]
+    assert sorted(filter(None, values)) == sorted([*expected, b"last", b"open", b"behind the open one"])
+
+
+def test_a_log_that_ends_in_a_marker_becomes_live(kafka: KafkaCluster) -> None:
+    topic = "laws-marker"
+    create_topic(kafka.address, topic)
+    producer = Producer({"bootstrap.servers": kafka.address, "transactional.id": "laws-marker"})
+    producer.init_transactions(TIMEOUT)
+    producer.begin_transaction()
+    producer.produce(topic, b"never", timestamp=DAY)
+    assert producer.flush(TIMEOUT) == 0
+    producer.abort_transaction(TIMEOUT)
+    wait_for(lambda: stable_end(kafka.address, topic, 0) == 2, "the marker is written")
+    with OrderedConsumer(kafka.settings(), [Topic(topic)]) as consumer:
+        assert list(consumer.until_live()) == []
+        assert consumer.partitions().to_pylist()[0] | {"held_rows": 0} == {
+            "topic": topic,
+            "partition": 0,
+            "start": 0,
+            "end": 2,
+            "position": 2,
+            "timestamp": None,
+            "state": "live",
+            "held_rows": 0,
+            "held_bytes": 0,
+            "paused": False,
+        }
+
+
+def test_gaps_that_compaction_leaves_are_passed(kafka: KafkaCluster) -> None:
+    topic = "laws-compaction"
+    create_topic(
+        kafka.address,
+        topic,
+        cleanup_policy="compact",
+        segment_bytes="1048576",
+        min_cleanable_dirty_ratio="0.001",
+        max_compaction_lag_ms="1",
+    )
+    producer = Producer({"bootstrap.servers": kafka.address, "linger.ms": 5, "batch.num.messages": 100})
+    for number in range(40_000):
+        key = number % 10 if number < 30_000 else number
+        producer.produce(topic, b"x" * 50, f"key-{key}", timestamp=DAY + number)
+        producer.poll(0)
+    assert producer.flush(TIMEOUT) == 0
+
+    def kept() -> list[int]:
+        peer = Consumer({"bootstrap.servers": kafka.address, "group.id": "laws", "enable.partition.eof": True})
+        peer.assign([TopicPartition(topic, 0, 0)])
+        found: list[int] = []
+        while True:
+            for message in peer.consume(10_000, timeout=TIMEOUT):
+                if message.error() is not None:
+                    peer.close()
+                    return found
+                found.append(message.offset() or 0)
+
+    wait_for(lambda: len(kept()) < 30_000, "the log is compacted")
+    with OrderedConsumer(kafka.settings(), [Topic(topic)]) as consumer:
+        rows = rows_of(consumer.until_live())
+    # The cleaner may have gone on in between, and takes away only what a later record of the same key replaces.
+    last = set(range(30_000, 40_000))
+    read = offsets(rows)[0]
+    assert last <= set(read) <= set(range(40_000))
+    assert read == sorted(set(read))
+    assert len(read) < 30_000
+
+
+def test_records_stamped_by_the_broker_have_the_time_of_their_batch(kafka: KafkaCluster) -> None:
+    topic = "laws-append-time"
+    create_topic(kafka.address, topic, 2, message_timestamp_type="LogAppendTime")
+    produce(kafka.address, topic, [(number % 2, DAY - number, b"x") for number in range(2000)])
+    with OrderedConsumer(kafka.settings(), [Topic(topic)]) as consumer:
+        rows = rows_of(consumer.until_live())
+    assert len(rows) == 2000
+    assert all(row.timestamp is not None and row.timestamp > DAY for row in rows)
+    assert inversions(rows) == 0
+
+
+def test_a_record_without_a_time_has_none_and_belongs_to_the_time_before_it(kafka: KafkaCluster) -> None:
+    topic = "laws-no-time"
+    create_topic(kafka.address, topic, 2)
+    times = [DAY, -1, DAY + 5]
+    records = [Record(number, stamp, None, b"x") for number, stamp in enumerate(times)]
+    produce_batch(kafka.address, topic, 0, batch(records, base_offset=0))
+    produce(kafka.address, topic, [(1, DAY + 2, b"between")])
+    with OrderedConsumer(kafka.settings(), [Topic(topic)]) as consumer:
+        rows = rows_of(consumer.until_live())
+    assert [(row.partition, row.timestamp) for row in rows] == [(0, DAY), (0, None), (1, DAY + 2), (0, DAY + 5)]
+
+
+def test_a_date_far_ahead_stalls_nobody(kafka: KafkaCluster) -> None:
+    topic = "laws-far-ahead"
+    create_topic(kafka.address, topic, 2, message_timestamp_after_max_ms=str(2**62))
+    far = 32_503_680_000_000
+    produce(kafka.address, topic, [(0, DAY, b"a"), (0, far, b"stray"), (0, DAY + 4, b"c")])
+    produce(kafka.address, topic, [(1, DAY + 2, b"b"), (1, DAY + 6, b"d")])
+    with OrderedConsumer(kafka.settings(), [Topic(topic)]) as consumer:
+        values = [row.value for row in rows_of(consumer.until_live())]
+    assert values == [b"a", b"stray", b"b", b"c", b"d"]
+
+
+def test_a_record_of_ten_megabytes_is_read_with_the_smallest_buffer(kafka: KafkaCluster) -> None:
+    topic = "laws-large"
+    create_topic(kafka.address, topic, 2, max_message_bytes="12000000")
+    large = random.Random(1).randbytes(10_000_000)
+    limits = {"message.max.bytes": 12_000_000}
+    produce(kafka.address, topic, [(0, DAY + n, large if n == 5 else b"small") for n in range(10)], **limits)
+    produce(kafka.address, topic, [(1, DAY + n, b"other") for n in range(10)])
+    with OrderedConsumer(kafka.settings(), [Topic(topic)], buffer_bytes=1 << 20) as consumer:
+        rows = rows_of(consumer.until_live())
+    assert [len(row.value or b"") for row in rows if row.partition == 0] == [5] * 5 + [10_000_000] + [5] * 4
+    assert inversions(rows) == 0
+
+
+def test_the_buffer_keeps_its_bound_however_far_one_partition_is_ahead(kafka: KafkaCluster) -> None:
+    topic = "laws-bound"
+    create_topic(kafka.address, topic, 3)
+    filler = b"x" * 1000
+    produce(kafka.address, topic, [(0, DAY + 10_000, filler) for _ in range(30_000)])
+    produce(kafka.address, topic, [(1 + n % 2, DAY + n, filler) for n in range(30_000)])
+    bound = 4 << 20
+    held = []
+    with OrderedConsumer(kafka.settings(), [Topic(topic)], buffer_bytes=bound, batch_rows=5000) as consumer:
+        rows = []
+        for found in consumer.until_live():
+            rows += rows_of([found])
+            held.append(sum(consumer.partitions()["held_bytes"].to_pylist()))
+    assert len(rows) == 60_000
+    assert inversions(rows) == 0
+    fetch = bound // 8
+    assert max(held) <= bound + 2 * fetch
+
+
+def test_a_damaged_batch_is_named_or_passed_over(kafka: KafkaCluster) -> None:
+    topic = "laws-damaged"
+    create_topic(kafka.address, topic)
+    for first in range(0, 30, 10):
+        records = [Record(n, DAY + first + n, None, f"value-{first + n}".encode()) for n in range(10)]
+        produce_batch(kafka.address, topic, 0, batch(records, base_offset=0))
+    (segment,) = Path(kafka.directory, "broker-1", f"{topic}-0").glob("*.log")
+    stored = bytearray(segment.read_bytes())
+    stored[stored.index(b"value-15")] ^= 1
+    segment.write_bytes(stored)
+    with (
+        OrderedConsumer(kafka.settings(), [Topic(topic)]) as consumer,
+        pytest.raises(CorruptBatch, match=f"the record batch at offset 10 of {topic}/0: its checksum differs"),
+    ):
+        list(consumer.until_live())
+    with OrderedConsumer(kafka.settings(), [Topic(topic)], on_corrupt="skip") as consumer:
+        rows = rows_of(consumer.until_live())
+        assert [str(loss) for loss in consumer.losses] == [
+            f"offsets 10 to 19 of {topic}/0 are lost: the batch is corrupt: its checksum differs"
+        ]
+    assert offsets(rows) == {0: [*range(10), *range(20, 30)]}
