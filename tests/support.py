@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import Any, Self
@@ -131,10 +131,17 @@ def run_strandline(*arguments: str | Path, **options: Any) -> subprocess.Complet
     return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False, **options)
 
 
-def write_records(bootstrap: str, topic: str, values: Sequence[bytes], partition: int = 0) -> None:
-    """Write records and wait until the broker has them."""
+def write_records(
+    bootstrap: str,
+    topic: str,
+    values: Sequence[bytes],
+    partition: int = 0,
+    *,
+    settings: Mapping[str, str] | None = None,
+) -> None:
+    """Write records and wait until the broker has them; with further settings where it asks for more."""
     failures = []
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = Producer({**(settings or {}), "bootstrap.servers": bootstrap})
     for value in values:
         producer.produce(
             topic, value, partition=partition, on_delivery=lambda error, _: failures.append(error) if error else None
@@ -143,9 +150,12 @@ def write_records(bootstrap: str, topic: str, values: Sequence[bytes], partition
     assert not failures
 
 
-def read_records(bootstrap: str, topic: str, count: int, partition: int = 0) -> list[bytes]:
-    """Read so many records of a partition from its start."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "test", "enable.auto.commit": False})
+def read_records(
+    bootstrap: str, topic: str, count: int, partition: int = 0, *, settings: Mapping[str, str] | None = None
+) -> list[bytes]:
+    """Read so many records of a partition from its start; with further settings where the broker asks for more."""
+    reader = {"bootstrap.servers": bootstrap, "group.id": "test", "enable.auto.commit": False}
+    consumer = Consumer({**(settings or {}), **reader})
     try:
         consumer.assign([TopicPartition(topic, partition, 0)])
         found: list[bytes] = []

@@ -1,6 +1,8 @@
 """librdkafka's options mean here what they mean there, and no secret shows itself."""
 
+import socket
 import ssl
+import struct
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,9 @@ from confluent_kafka import KafkaException, Producer
 from strandline.config import Secret
 from strandline.errors import AuthenticationFailed, OptionError
 from strandline.kafka.security import NAMES, Sasl, Security
+from strandline.stack import KafkaCluster
 from strandline.stack.certificates import Authority
+from tests.support import TIMEOUT
 
 PASSWORD = "sea-salt-4711"
 USER = {"sasl.username": "mo", "sasl.password": PASSWORD}
@@ -242,6 +246,58 @@ def test_every_scram_client_has_a_nonce_of_its_own(mechanism: str) -> None:
     greetings = {sasl.client().first() for _ in range(100)}
     assert len(greetings) == 100
     assert all(greeting.startswith(b"n,,n=mo,r=") for greeting in greetings)
+
+
+class Connection:
+    """Just enough of Kafka's protocol to log in."""
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        security = Security.parse(settings)
+        assert security.tls is not None
+        assert security.sasl is not None
+        host, port = settings["bootstrap.servers"].split(",")[0].split(":")
+        self.socket = security.tls.wrap_socket(
+            socket.create_connection((host, int(port)), TIMEOUT), server_hostname=host
+        )
+        self.sasl = security.sasl
+
+    def ask(self, api: int, version: int, body: bytes) -> bytes:
+        request = struct.pack(">hhih", api, version, 7, -1) + body
+        self.socket.sendall(struct.pack(">i", len(request)) + request)
+        reader = self.socket.makefile("rb")
+        answer = reader.read(int.from_bytes(reader.read(4), "big"))
+        assert answer[:4] == struct.pack(">i", 7)
+        return answer[4:]
+
+    def log_in(self) -> None:
+        name = self.sasl.mechanism.encode()
+        assert self.ask(17, 1, struct.pack(">h", len(name)) + name)[:2] == b"\0\0"
+        client = self.sasl.client()
+        message: bytes | None = client.first()
+        while message is not None:
+            answer = self.ask(36, 0, struct.pack(">i", len(message)) + message)
+            error, length = struct.unpack_from(">hh", answer)
+            end = 4 + max(length, 0)
+            if error:
+                raise AuthenticationFailed(answer[4:end].decode())
+            message = client.answer(answer[end + 4 :])
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_real_broker_lets_our_own_clients_in_and_proves_itself(secure_kafka: KafkaCluster, mechanism: str) -> None:
+    connection = Connection(secure_kafka.secure_settings(mechanism))
+    with connection.socket:
+        connection.log_in()
+        # ListGroups, which a broker answers only to who has logged in; to others it hangs up.
+        assert connection.ask(16, 1, b"")[4:6] == b"\0\0"
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_real_broker_refuses_a_wrong_password(secure_kafka: KafkaCluster, mechanism: str) -> None:
+    connection = Connection({**secure_kafka.secure_settings(mechanism), "sasl.password": PASSWORD})
+    with connection.socket, pytest.raises(AuthenticationFailed, match="Authentication failed") as refusal:
+        connection.log_in()
+    assert PASSWORD not in str(refusal.value)
 
 
 def test_every_name_is_one_of_librdkafkas() -> None:

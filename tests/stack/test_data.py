@@ -31,11 +31,11 @@ def data(made: Path, tmp_path: Path) -> Iterator[Path]:
     yield shutil.copytree(made, tmp_path / "data")
 
 
-def refused(path: Path, **options: int) -> str:
+def refused(path: Path, *, kafka_brokers: int = 1) -> str:
     """Why a stack refuses a directory; fails if it changes anything in it."""
     before = fingerprint(path)
     with pytest.raises(DataRefused) as refusal:
-        Stack(["kafka"], data=path, **options).start()
+        Stack(["kafka"], data=path, kafka_brokers=kafka_brokers).start()
     assert fingerprint(path) == before
     assert str(refusal.value).endswith("; nothing in it was changed")
     return str(refusal.value)

@@ -123,3 +123,12 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     fresh = path.with_name(f"{path.name}.new")
     fresh.write_text(json.dumps(content, indent=2) + "\n")
     fresh.replace(path)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write whole or not at all, for nobody to read but ourselves."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    fresh.touch(mode=0o600, exist_ok=False)
+    fresh.write_text(text)
+    fresh.replace(path)

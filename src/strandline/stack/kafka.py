@@ -10,18 +10,20 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from threading import Event
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from strandline.errors import DataRefused, ServerFailed, StackError
+from strandline.errors import DataRefused, OptionError, ServerFailed, StackError
 from strandline.stack.cache import one_at_a_time
-from strandline.stack.data import read_json, write_json
+from strandline.stack.data import read_json, write_json, write_private
 from strandline.stack.jars import kafka_jars, kafka_version
 from strandline.stack.java import Java, find_java
 from strandline.stack.ports import LOOPBACK, free_port, retry_when_taken
 from strandline.stack.processes import Child
+from strandline.stack.secure import LISTENER, SecureListener, is_let_in
 
 START_TIMEOUT = 90.0
 FORMAT_TIMEOUT = 60.0
@@ -86,7 +88,7 @@ def _prepare_archive(runtime: Runtime, cancelled: Event) -> None:
 
 
 class KafkaCluster:
-    """One independent cluster."""
+    """One independent cluster. With `secure`, every broker has a second listener, with TLS and SASL."""
 
     def __init__(
         self,
@@ -94,6 +96,7 @@ class KafkaCluster:
         directory: Path,
         *,
         brokers: int = 1,
+        secure: bool = False,
         temporary: bool = False,
         keep_fds: Sequence[int] = (),
         choose_port: Callable[[], int] = free_port,
@@ -105,20 +108,29 @@ class KafkaCluster:
         self.brokers: list[Child] = []
         """Its processes, the controller's first; each can be stopped and started again on the same port."""
         self._nodes = range(1, brokers + 1)
+        self._secure = SecureListener(directory) if secure else None
         self._temporary = temporary
         self._keep_fds = keep_fds
         self._choose_port = choose_port
         self._jvm_options = jvm_options
+        self._controller_port = 0
         self._ports: Sequence[int] = ()
+        self._secure_ports: Sequence[int] = ()
 
     @property
     def address(self) -> str:
         """Host and port of every broker, as `bootstrap.servers` takes them."""
-        return ",".join(f"{LOOPBACK}:{port}" for port in self._ports[1:])
+        return _addresses(self._ports)
 
     def settings(self) -> dict[str, str]:
         """What a client needs."""
         return {"bootstrap.servers": self.address}
+
+    def secure_settings(self, mechanism: str = "SCRAM-SHA-512") -> dict[str, str]:
+        """What a client of the secure listeners needs: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."""
+        if self._secure is None:
+            raise OptionError(f"{self.name} has no secure listener; it was not started with secure=True")
+        return self._secure.client_settings(_addresses(self._secure_ports), mechanism)
 
     def check(self) -> None:
         """Refuse a directory of another version or cluster, before anything is changed."""
@@ -146,20 +158,28 @@ class KafkaCluster:
             identity = {"kafka": kafka_version(), "brokers": len(self._nodes), "cluster_id": new_cluster_id()}
             write_json(self.directory / IDENTITY, identity)
         self.cluster_id = read_json(self.directory / IDENTITY)["cluster_id"]
+        if self._secure is not None:
+            self._secure.prepare()
         retry_when_taken(lambda: self._start_on_fresh_ports(runtime, cancelled))
 
     def _start_on_fresh_ports(self, runtime: Runtime, cancelled: Event) -> None:
-        ports: dict[int, None] = {}
-        while len(ports) <= len(self._nodes):
-            ports[self._choose_port()] = None
-        self._ports = list(ports)
+        brokers = len(self._nodes)
+        needed = 1 + brokers if self._secure is None else 1 + 2 * brokers
+        chosen: dict[int, None] = {}
+        while len(chosen) < needed:
+            chosen[self._choose_port()] = None
+        self._controller_port, *ports = chosen
+        self._ports, self._secure_ports = ports[:brokers], ports[brokers:]
         self._format(runtime, cancelled)
         self.brokers = [self._broker(runtime, node) for node in self._nodes]
         try:
             log.info("%s: starting", self.name)
             for broker in self.brokers:
                 broker.start()
-            self.wait_ready(cancelled)
+            self._wait_until_it_serves(cancelled)
+            if self._secure is not None:
+                self._add_user(self._secure)
+                self._wait_until_it_lets_us_in(self._secure, cancelled)
         except BaseException:
             self.stop()
             raise
@@ -167,7 +187,13 @@ class KafkaCluster:
     def wait_ready(self, cancelled: Event | None = None) -> None:
         """Wait until every broker serves and the cluster knows all of them."""
         cancelled = cancelled or Event()
-        for broker, port in zip(self.brokers, self._ports[1:], strict=True):
+        self._wait_until_it_serves(cancelled)
+        if self._secure is not None:
+            self._wait_until_it_lets_us_in(self._secure, cancelled)
+
+    def _wait_until_it_serves(self, cancelled: Event) -> None:
+        # The secure ports as well, and now: of a broker that ends because one is taken, the reason is still told apart.
+        for broker, port in zip(cycle(self.brokers), (*self._ports, *self._secure_ports), strict=False):
             broker.wait_until(partial(broker.listens_on, port), START_TIMEOUT, cancelled)
         # Only asked once all listen: a client that meets a closed port waits before it tries again.
         client = Consumer({"bootstrap.servers": self.address, "group.id": "strandline-ready", "log_level": 0})
@@ -175,6 +201,21 @@ class KafkaCluster:
             self.brokers[0].wait_until(lambda: self._serves(client), START_TIMEOUT, cancelled)
         finally:
             client.close()
+
+    def _add_user(self, secure: SecureListener) -> None:
+        try:
+            secure.add_user(self.address)
+        except KafkaException as error:
+            raise self.brokers[0].failed(f"did not take its user: {error.args[0].str()}") from error
+
+    def _wait_until_it_lets_us_in(self, secure: SecureListener, cancelled: Event) -> None:
+        for broker, port in zip(self.brokers, self._secure_ports, strict=True):
+            # Each by itself: a broker learns of the users a little later than the controller.
+            visitor = secure.visitor(f"{LOOPBACK}:{port}")
+            try:
+                broker.wait_until(partial(is_let_in, visitor), START_TIMEOUT, cancelled)
+            finally:
+                visitor.close()
 
     def _serves(self, client: Consumer) -> bool:
         failure = self.failure()
@@ -243,8 +284,13 @@ class KafkaCluster:
         return self.directory / f"broker-{node}"
 
     def _write_settings(self, node: int, home: Path) -> Path:
-        controller = f"{LOOPBACK}:{self._ports[0]}"
-        client = f"PLAINTEXT://{LOOPBACK}:{self._ports[node]}"
+        controller = f"{LOOPBACK}:{self._controller_port}"
+        place = self._nodes.index(node)
+        clients = {"PLAINTEXT": self._ports[place]}
+        if self._secure is not None:
+            clients[LISTENER] = self._secure_ports[place]
+        client = ",".join(f"{name}://{LOOPBACK}:{port}" for name, port in clients.items())
+        protocols = ",".join(f"{name}:{name}" for name in clients)
         leads = node == self._nodes[0]
         replicas = min(3, len(self._nodes))
         settings = {
@@ -255,7 +301,7 @@ class KafkaCluster:
             "controller.listener.names": "CONTROLLER",
             "listeners": f"{client},CONTROLLER://{controller}" if leads else client,
             "advertised.listeners": client,
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listener.security.protocol.map": f"{protocols},CONTROLLER:PLAINTEXT",
             "inter.broker.listener.name": "PLAINTEXT",
             # Below the process' own directory: Kafka would misread a path with a comma or an umlaut.
             "log.dirs": home.name,
@@ -273,10 +319,19 @@ class KafkaCluster:
             # A broker that was killed is let in again only when its session has run out.
             "broker.heartbeat.interval.ms": 500,
             "broker.session.timeout.ms": 4000,
+            **(self._secure.broker_settings() if self._secure is not None else {}),
         }
         path = self.directory / f"broker-{node}.properties"
-        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        text = "".join(f"{key}={value}\n" for key, value in settings.items())
+        if self._secure is None:
+            path.write_text(text)
+        else:
+            write_private(path, text)
         return path
+
+
+def _addresses(ports: Sequence[int]) -> str:
+    return ",".join(f"{LOOPBACK}:{port}" for port in ports)
 
 
 def new_cluster_id() -> str:

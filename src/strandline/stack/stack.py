@@ -36,6 +36,7 @@ class Stack:
         *,
         kafka_clusters: int = 1,
         kafka_brokers: int = 1,
+        kafka_secure: bool = False,
         data: Path | None = None,
     ) -> None:
         for name in only:
@@ -55,6 +56,7 @@ class Stack:
         self._only = frozenset(only)
         self._clusters = kafka_clusters
         self._brokers = kafka_brokers
+        self._secure = kafka_secure
         self._path = data
         self._data: DataDirectory | None = None
 
@@ -96,7 +98,9 @@ class Stack:
             names = ["kafka"] if self._clusters == 1 else [f"kafka-{n}" for n in range(1, self._clusters + 1)]
             homes = [directory / f"kafka-{number}" for number in range(1, self._clusters + 1)]
             self.kafka = [
-                KafkaCluster(name, home, brokers=self._brokers, temporary=temporary, keep_fds=locks)
+                KafkaCluster(
+                    name, home, brokers=self._brokers, secure=self._secure, temporary=temporary, keep_fds=locks
+                )
                 for name, home in zip(names, homes, strict=True)
             ]
         if "postgres" in self._only:

@@ -21,6 +21,13 @@ def kafka() -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture(scope="session")
+def secure_kafka() -> Iterator[KafkaCluster]:
+    """A Kafka cluster of two brokers, each with a second listener that asks for TLS and SASL."""
+    with Stack(["kafka"], kafka_brokers=2, kafka_secure=True) as stack:
+        yield stack.kafka[0]
+
+
+@pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """A Postgres server with `wal_level=logical`."""
     with Stack(["postgres"]) as stack:
