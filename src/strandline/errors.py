@@ -100,6 +100,10 @@ class BrokerUnreachable(KafkaError):
 class AuthenticationFailed(KafkaError):
     """Credentials or certificates that one side does not take."""
 
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(f"authentication failed: {problem}")
+
 
 class UnknownTopic(KafkaError):
     """A topic that does not exist, or that we may not see."""

@@ -25,10 +25,10 @@ from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from strandline.clock import SystemClock
 from strandline.core.retry import Backoff, Failure, GiveUp, Policy, Within, classify, decide
-from strandline.errors import BrokerRefused, BrokerUnreachable, KafkaError, OptionError, UnknownTopic
+from strandline.errors import BrokerRefused, BrokerUnreachable, KafkaError, OptionError, UnknownTopic, did_you_mean
+from strandline.kafka import security
 from strandline.kafka.connection import Connection
 from strandline.kafka.partition import Partition
-from strandline.kafka.security import Security
 from strandline.units import Nanos, nanos
 
 CONNECT_WITHIN = 10.0
@@ -36,6 +36,9 @@ ANSWER_WITHIN = 10.0
 PATIENCE = timedelta(seconds=60)
 BACKOFF = Backoff(first=Nanos(20_000_000), ceiling=Nanos(1_000_000_000))
 AGAIN = Policy(backoff={Failure.TRANSIENT: BACKOFF}, until=Within(nanos(PATIENCE)))
+
+NAMES = security.NAMES | {"bootstrap.servers", "client.id", "group.id"}
+"""The settings that have a meaning here; librdkafka's names."""
 
 LATEST = -1
 EARLIEST = -2
@@ -120,13 +123,13 @@ async def again(act: Callable[[], Awaitable[T]]) -> T:
 class Cluster:
     """Opens nothing until it is asked something."""
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
-        self.address = settings.get("bootstrap.servers", "")
+    def __init__(self, settings: Mapping[str, object]) -> None:
+        self.address = str(settings.get("bootstrap.servers", ""))
         self._seeds = [_host_and_port(part) for part in self.address.split(",") if part.strip()]
         if not self._seeds:
             raise OptionError("'bootstrap.servers' is missing: host:port of one or more brokers, commas between")
-        self._security = Security.parse(settings)
-        self._client_id = settings.get("client.id", "strandline")
+        self._security = security.Security.parse(settings)
+        self._client_id = str(settings.get("client.id", "strandline"))
         self._brokers: dict[int, tuple[str, int]] = {}
         self._leaders: dict[Partition, tuple[int, int]] = {}
         self._topics: list[str] = []
@@ -318,6 +321,13 @@ class Cluster:
         for partition, value in partitions.items():
             by_node[self.leader(partition)][partition] = value
         return by_node
+
+
+def refuse_unused(settings: Iterable[str]) -> None:
+    """Refuse settings that reading has no use for. Those of a group are checked by librdkafka, which takes them all."""
+    for name in settings:
+        if name not in NAMES:
+            raise OptionError(f"setting '{name}' is of no use without 'group.id'; {did_you_mean(name, NAMES)}")
 
 
 def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[Partition]]:

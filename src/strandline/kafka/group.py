@@ -14,8 +14,8 @@ ANSWER_WITHIN = 10.0
 class Group:
     """Refused by the broker while the group has members: two readers would overwrite each other's mark."""
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
-        self.name = settings["group.id"]
+    def __init__(self, settings: Mapping[str, object]) -> None:
+        self.name = str(settings["group.id"])
         try:
             self._client = Consumer({**settings, "enable.auto.commit": False, "log_level": 0})
         except KafkaException as error:

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, TypeVar
 
 import pyarrow as pa
 
+from strandline.errors import OptionError
 from strandline.kafka.partition import Partition
 from strandline.ordered.consumer import POLL_WITHIN, AsyncOrderedConsumer
 from strandline.ordered.reading import Loss
@@ -25,7 +26,7 @@ class OrderedConsumer:
 
     def __init__(
         self,
-        settings: Mapping[str, str],
+        settings: Mapping[str, object],
         topics: Sequence[Topic],
         *,
         cutoff: datetime | None = None,
@@ -37,7 +38,6 @@ class OrderedConsumer:
         on_corrupt: Literal["error", "skip"] = "error",
         on_missing: Literal["earliest", "error"] = "earliest",
     ) -> None:
-        self._loop = asyncio.new_event_loop()
         self._consumer = AsyncOrderedConsumer(
             settings,
             topics,
@@ -50,6 +50,7 @@ class OrderedConsumer:
             on_corrupt=on_corrupt,
             on_missing=on_missing,
         )
+        self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="strandline-ordered", daemon=True)
         self._thread.start()
         try:
@@ -108,6 +109,9 @@ class OrderedConsumer:
         self._loop.close()
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop.is_closed():
+            work.close()
+            raise OptionError("the consumer is closed")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from strandline.clock import Clock, SystemClock
 from strandline.core.ordering import END_OF_TIME, Ordering
-from strandline.errors import OffsetOutOfRange, OptionError
-from strandline.kafka.cluster import Cluster, Isolation
+from strandline.errors import OffsetOutOfRange, OptionError, did_you_mean
+from strandline.kafka.cluster import Cluster, Isolation, refuse_unused
 from strandline.kafka.group import Group
 from strandline.kafka.partition import Partition
 from strandline.ordered.reading import Loss, Reading, Rules
@@ -37,6 +37,7 @@ from strandline.wire.records import Columns
 MOST_BUFFERED = 1 << 30
 LEAST_BUFFERED = 1 << 20
 POLL_WITHIN = 1.0
+ISOLATIONS = {isolation.name.lower(): isolation for isolation in Isolation}
 
 PARTITIONS = pa.schema(
     [
@@ -59,7 +60,7 @@ class AsyncOrderedConsumer:
 
     def __init__(
         self,
-        settings: Mapping[str, str],
+        settings: Mapping[str, object],
         topics: Sequence[Topic],
         *,
         cutoff: datetime | None = None,
@@ -80,19 +81,30 @@ class AsyncOrderedConsumer:
             raise OptionError(f"buffer_bytes is {buffer_bytes:,}; it takes {LEAST_BUFFERED:,} to {MOST_BUFFERED:,}")
         if cutoff is not None and cutoff.tzinfo is None:
             raise OptionError(f"cutoff {cutoff} has no time zone; give it one, such as datetime.UTC")
+        for name, value, valid in (
+            ("isolation", isolation, ISOLATIONS),
+            ("on_corrupt", on_corrupt, ("error", "skip")),
+            ("on_missing", on_missing, ("earliest", "error")),
+        ):
+            if value not in valid:
+                raise OptionError(f"{name} is '{value}'; {did_you_mean(value, valid)}")
         if idle_after < timedelta(0) or max_ahead < timedelta(0):
             raise OptionError("idle_after and max_ahead are not negative")
-        self._settings = {name: str(value) for name, value in settings.items()}
+        if len({topic.name for topic in topics}) < len(topics):
+            raise OptionError("a topic is named twice")
+        self._settings = dict(settings)
         self._topics = list(topics)
         self._cutoff = END_OF_TIME if cutoff is None else int(cutoff.timestamp() * 1000)
         self._batch_rows = batch_rows
         self._buffer_bytes = buffer_bytes
         self._idle_after = idle_after
         self._max_ahead = max_ahead
-        self._rules = Rules(Isolation[isolation.upper()], on_corrupt == "skip", on_missing == "earliest")
+        self._rules = Rules(ISOLATIONS[isolation], on_corrupt == "skip", on_missing == "earliest")
         self._clock = clock or SystemClock()
         self._cluster = Cluster(self._settings)
         self._group = Group(self._settings) if "group.id" in self._settings else None
+        if self._group is None:
+            refuse_unused(self._settings)
         self._reading: Reading | None = None
         self._ordering: Ordering[Partition]
         self._ranges: dict[Partition, Range]

@@ -75,8 +75,6 @@ async def resolve(
 ) -> dict[Partition, Range]:
     """The range of every partition of the topics."""
     starts = {topic.name: topic.start for topic in topics}
-    if len(starts) < len(topics):
-        raise OptionError("a topic is named twice")
     partitions = await cluster.partitions(list(starts))
     if any(isinstance(start, Committed) for start in starts.values()) and group is None:
         raise OptionError("Committed() needs the setting 'group.id'")
