@@ -17,7 +17,7 @@ from strandline.errors import CorruptBatch
 from strandline.stack import KafkaCluster
 from strandline.wire.batches import HEADER, LOG_APPEND_TIME, Batch, batches
 from strandline.wire.codecs import Bytes
-from strandline.wire.gather import gather
+from strandline.wire.gather import Gather
 from strandline.wire.records import KEY_START, VALUE_START, columns
 from tests.support import TIMEOUT
 from tests.wire.encoder import PACK, Record, batch
@@ -40,7 +40,7 @@ def array(data: bytes) -> Bytes:
 
 def read(data: bytes) -> list[Record]:
     table = columns(array(data), batches(array(data)))
-    return records_of(gather(np.zeros(len(table), dtype=np.int32), [[table]], [("topic", 0)]))
+    return records_of(Gather([("topic", 0)]).batch(np.zeros(len(table), dtype=np.int32), [[table]]))
 
 
 def records_of(rows: pa.RecordBatch) -> list[Record]:
@@ -183,7 +183,7 @@ def test_rows_of_several_partitions_are_gathered_in_any_order(lists: list[list[R
         cut = chance.randint(0, len(whole))
         sources.append([whole.between(0, cut), whole.between(cut, len(whole))])
     names = [("even" if number % 2 == 0 else "odd", number) for number in range(len(lists))]
-    found = gather(np.array(numbers, dtype=np.int32), sources, names)
+    found = Gather(names).batch(np.array(numbers, dtype=np.int32), sources)
     found.validate(full=True)
     left = [iter(records) for records in lists]
     assert records_of(found) == [next(left[number]) for number in numbers]

@@ -9,6 +9,7 @@ The rules that this file keeps, for everything up to each partition's end as it 
 3. A row leaves only when no partition can still bring one that belongs before it: each of them has been read beyond
    that place, or up to its end. A partition of which nothing has been read yet holds everything.
 4. Once the buffer is full, only the partitions that all others wait for are read, and only while nothing can leave.
+   While rows can leave, nothing is read beyond `ahead_bytes`: the buffer is for partitions that wait for each other.
 
 Beyond those ends, once all that was there at the start has left (`go_live`):
 
@@ -108,6 +109,7 @@ class Ordering(Generic[Key]):
         *,
         ceiling: int,
         buffer_bytes: int,
+        ahead_bytes: int = 2**63 - 1,
         cutoff: int = END_OF_TIME,
         idle_after: Nanos = START,
     ) -> None:
@@ -117,6 +119,7 @@ class Ordering(Generic[Key]):
         """Whether everything up to each partition's end, or the cutoff, has left."""
         self._ceiling = ceiling
         self.buffer_bytes = buffer_bytes
+        self._ahead_bytes = ahead_bytes
         self._cutoff = cutoff
         self._idle_after = idle_after
         self._partitions = {key: _Partition(start, end) for key, (start, end) in ranges.items()}
@@ -197,16 +200,16 @@ class Ordering(Generic[Key]):
     def to_read(self, on_the_way: int = 0) -> list[Key]:
         """The partitions to read on, those that others wait for first, with so many bytes on the way already."""
         unread = [key for key in self.keys if not self._partitions[key].is_at_its_end]
-        if self.held_bytes + on_the_way < self.buffer_bytes:
-            return sorted(unread, key=lambda key: self._partitions[key].reached)
-        if not unread:
-            return []
+        coming = self.held_bytes + on_the_way
         limit = self._limit_of_order()
+        can_leave = len(self._leaving) > 0 or (limit is not None and self._has_rows_up_to(limit))
+        if coming < (min(self._ahead_bytes, self.buffer_bytes) if can_leave else self.buffer_bytes):
+            return sorted(unread, key=lambda key: self._partitions[key].reached)
+        if can_leave or not unread:
+            return []
+        # Full, and nothing may leave: what all others wait for is read all the same.
         if limit is None:
             return [key for key in unread if not self._partitions[key].is_known]
-        if len(self._leaving) or self._has_rows_up_to(limit):
-            return []
-        # Full, and nothing may leave: the one that all others wait for is read all the same.
         return [self.keys[limit[1]]]
 
     def _has_rows_up_to(self, limit: Limit) -> bool:

@@ -30,12 +30,14 @@ from strandline.kafka.partition import Partition
 from strandline.ordered.reading import Loss, Reading, Rules
 from strandline.ordered.starts import Range, Topic, resolve
 from strandline.units import nanos
-from strandline.wire.gather import SCHEMA, gather
+from strandline.wire.gather import SCHEMA, Gather
 from strandline.wire.records import Columns
 
 # Arrow's offsets within a batch have 31 bits, and a batch may hold all that is buffered.
 MOST_BUFFERED = 1 << 30
 LEAST_BUFFERED = 1 << 20
+# What is read while the rows before it are being used: enough to keep both busy, and little enough to stay in caches.
+AHEAD_BYTES = 32 << 20
 POLL_WITHIN = 1.0
 ISOLATIONS = {isolation.name.lower(): isolation for isolation in Isolation}
 
@@ -109,6 +111,7 @@ class AsyncOrderedConsumer:
         self._ordering: Ordering[Partition]
         self._ranges: dict[Partition, Range]
         self._returned: dict[Partition, int]
+        self._gather: Gather
 
     async def start(self) -> Self:
         """Find every partition, its range and its leader, and begin to read."""
@@ -117,11 +120,13 @@ class AsyncOrderedConsumer:
         for partition, range_ in self._ranges.items():
             if range_.start < range_.earliest and not self._rules.skip_missing:
                 raise OffsetOutOfRange(partition, asked=range_.start, earliest=range_.earliest, latest=range_.end)
+        self._gather = Gather(list(self._ranges))
         self._returned = {partition: range_.start for partition, range_ in self._ranges.items()}
         self._ordering = Ordering(
             {partition: (range_.start, range_.end) for partition, range_ in self._ranges.items()},
             ceiling=int((now + self._max_ahead).timestamp() * 1000),
             buffer_bytes=self._buffer_bytes,
+            ahead_bytes=AHEAD_BYTES,
             cutoff=self._cutoff,
             idle_after=nanos(self._idle_after),
         )
@@ -146,7 +151,7 @@ class AsyncOrderedConsumer:
             if len(order):
                 sources = self._take(order, reading)
                 reading.taken()
-                return await asyncio.to_thread(gather, order, sources, self._ordering.keys)
+                return await asyncio.to_thread(self._gather.batch, order, sources)
             due = self._ordering.patience_ends()
             wait = (deadline if due is None else min(deadline, due)) - now
             if now >= deadline:

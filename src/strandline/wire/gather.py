@@ -1,6 +1,7 @@
 """Rows out of their arenas into Arrow, in any order: each byte of a key, value or header is copied once."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numba
 import numpy as np
@@ -8,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from strandline.wire.codecs import Bytes
+from strandline.wire.memory import copy_bytes
 from strandline.wire.records import (
     HEADERS,
     HEADERS_START,
@@ -39,42 +41,56 @@ SCHEMA = pa.schema(
 )
 
 
-def gather(order: Ints, sources: Sequence[Sequence[Columns]], names: Sequence[tuple[str, int]]) -> pa.RecordBatch:
-    """Rows of several partitions in one batch.
+class Gather:
+    """Brings rows of several partitions, given as topic and number, into one batch."""
 
-    `order` tells for each row of the batch the partition whose next row it is; `sources` has, by partition, exactly
-    those rows; `names` has the topic and number of each partition.
-    """
-    count = len(order)
-    # By partition, and within one in order, the places where its rows go.
-    narrow = order.astype(np.uint16) if len(sources) <= 1 << 16 else order
-    places = np.argsort(narrow, kind="stable").astype(np.int32)
-    pieces: list[tuple[Columns, Ints]] = []
-    at = 0
-    for columns in (columns for source in sources for columns in source):
-        pieces.append((columns, places[at : at + len(columns)]))
-        at += len(columns)
-    plan = np.frombuffer(pa.allocate_buffer(5 * 8 * count), dtype=np.int64).reshape(5, count)
-    offset, timestamp, key_length, value_length, header_count = plan
-    for columns, where in pieces:
-        _plan(columns.table, where, offset, timestamp, key_length, value_length, header_count)
-    topics = sorted({topic for topic, _ in names})
-    topic_of = np.array([topics.index(topic) for topic, _ in names], dtype=np.int32)
-    number_of = np.array([number for _, number in names], dtype=np.int32)
-    return pa.RecordBatch.from_arrays(
-        [
-            _binary(pieces, key_length, KEY_START),
-            _binary(pieces, value_length, VALUE_START),
-            pa.DictionaryArray.from_arrays(pa.array(topic_of[order]), pa.array(topics, pa.string())),
-            pa.array(number_of[order]),
-            pa.array(offset),
-            pa.array(timestamp, mask=timestamp < 0 if (timestamp < 0).any() else None).cast(
-                pa.timestamp("ms", tz="UTC")
-            ),
-            _headers(pieces, header_count),
-        ],
-        schema=SCHEMA,
-    )
+    def __init__(self, names: Sequence[tuple[str, int]]) -> None:
+        topics = sorted({topic for topic, _ in names})
+        self._topics = _strings([topic.encode() for topic in topics])
+        self._topic_of = np.array([topics.index(topic) for topic, _ in names], dtype=np.int32)
+        self._number_of = np.array([number for _, number in names], dtype=np.int32)
+
+    def batch(self, order: Ints, sources: Sequence[Sequence[Columns]]) -> pa.RecordBatch:
+        """Rows in order: for each the partition whose next row it is, and by partition exactly those rows."""
+        count = len(order)
+        # By partition, and within one in order, the places where its rows go.
+        narrow = order.astype(np.uint16) if len(sources) <= 1 << 16 else order
+        places = np.argsort(narrow, kind="stable").astype(np.int32)
+        pieces: list[tuple[Columns, Ints]] = []
+        at = 0
+        for columns in (columns for source in sources for columns in source):
+            pieces.append((columns, places[at : at + len(columns)]))
+            at += len(columns)
+        plan = np.empty((5, count), dtype=np.int64)
+        offset, timestamp, key_length, value_length, header_count = plan
+        for columns, where in pieces:
+            _plan(columns.table, where, offset, timestamp, key_length, value_length, header_count)
+        topic = _numbers(pa.int32(), self._topic_of[order])
+        return pa.RecordBatch.from_arrays(
+            [
+                _binary(pieces, key_length, KEY_START),
+                _binary(pieces, value_length, VALUE_START),
+                pa.DictionaryArray.from_arrays(topic, self._topics),
+                _numbers(pa.int32(), self._number_of[order]),
+                _numbers(pa.int64(), offset),
+                _numbers(SCHEMA.field("timestamp").type, timestamp, valid=timestamp >= 0),
+                _headers(pieces, header_count),
+            ],
+            schema=SCHEMA,
+        )
+
+
+# Arrays are made from buffers throughout: `pyarrow.array` imports pandas the first time, which takes half a second.
+
+
+def _numbers(type_: pa.DataType, values: NDArray[Any], valid: NDArray[np.bool_] | None = None) -> pa.Array:
+    bitmap = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(type_, len(values), [bitmap, pa.py_buffer(values)])
+
+
+def _strings(values: Sequence[bytes]) -> pa.Array:
+    ends = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), len(values), [None, *map(pa.py_buffer, (ends, b"".join(values)))])
 
 
 def _binary(pieces: Iterable[tuple[Columns, Ints]], lengths: Table, field: int) -> pa.Array:
@@ -112,7 +128,7 @@ def _headers(pieces: Sequence[tuple[Columns, Ints]], counts: Table) -> pa.Array:
         for field, type_ in enumerate((pa.string(), pa.binary()))
     )
     items = pa.StructArray.from_arrays([_text(keys), values], fields=list(HEADER))
-    return pa.ListArray.from_arrays(pa.array(firsts), items)
+    return pa.ListArray.from_arrays(_numbers(pa.int32(), firsts), items)
 
 
 def _text(array: pa.StringArray) -> pa.StringArray:
@@ -120,8 +136,7 @@ def _text(array: pa.StringArray) -> pa.StringArray:
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
-        texts = (item.decode(errors="replace") for item in array.view(pa.binary()).to_pylist())
-        return pa.array(texts, pa.string())
+        return _strings([item.decode(errors="replace").encode() for item in array.view(pa.binary()).to_pylist()])
     return array
 
 
@@ -159,10 +174,7 @@ def _copy(  # noqa: PLR0917  (a kernel)
     arena: Bytes, table: Table, field: int, where: Ints, ends: Ints, out: Bytes
 ) -> None:
     for row in range(len(where)):
-        start = table[field, row]
-        to = ends[where[row]]
-        for n in range(table[field + 1, row]):
-            out[to + n] = arena[start + n]
+        copy_bytes(out, ends[where[row]], arena, table[field, row], max(0, table[field + 1, row]))
 
 
 @numba.njit("void(uint8[::1], int64[:, :], int32[::1], int32[::1], int64[:, ::1])", cache=True, nogil=True)
@@ -191,10 +203,8 @@ def _copy_headers(  # noqa: PLR0917  (a kernel)
         first = firsts[where[row]]
         for header in range(first, first + table[HEADERS, row]):
             length, at = _varint(arena, at, len(arena))
-            for n in range(length):
-                keys[ends[0, header] + n] = arena[at + n]
+            copy_bytes(keys, ends[0, header], arena, at, length)
             at += length
             length, at = _varint(arena, at, len(arena))
-            for n in range(length):
-                values[ends[1, header] + n] = arena[at + n]
+            copy_bytes(values, ends[1, header], arena, at, max(length, 0))
             at += max(length, 0)
