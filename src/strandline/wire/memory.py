@@ -13,7 +13,7 @@ def _copy_bytes(_context: Any, out: Any, to: Any, source: Any, start: Any, count
             data = context.make_array(signature.args[array])(context, builder, arguments[array]).data
             return builder.gep(data, [arguments[array + 1]])
 
-        cgutils.raw_memcpy(builder, place(0), place(2), arguments[4], 1)
+        cgutils.raw_memcpy(builder, place(0), place(2), arguments[4], 1)  # type: ignore[no-untyped-call]
         return context.get_dummy_value()
 
     return types.void(out, to, source, start, count), generate
