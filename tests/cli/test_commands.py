@@ -20,7 +20,7 @@ from tests.support import Up, run_strandline, wait_for
         (["up", "--only", "kafak"], "strandline: server 'kafak' is unknown; did you mean 'kafka'?"),
         (["dmeo"], 'strandline: Unknown command "dmeo". Did you mean "demo"?'),
         (["up", "--kafka-clusters", "two"], "strandline: Invalid value for --kafka-clusters"),
-        (["up", "--kafka-clusters", "0"], "strandline: a stack has at least one Kafka cluster"),
+        (["up", "--kafka-clusters", "0"], "strandline: a stack has 1 to 16 Kafka clusters"),
         (["up", "--observe-port", "99999"], "strandline: --observe-port takes 0 to 65535, not 99999"),
     ],
 )
