@@ -26,6 +26,7 @@ class Server(Section, frozen=True, kw_only=True):
     clusters: dict[str, Listen] = {}
 
 
+NONE = "and cannot be read as one; put it in quotes if it is text"
 GOOD = """\
 listen: {port: 9092}
 routes:
@@ -74,6 +75,14 @@ def test_a_secret_does_not_show_itself(tmp_path: Path) -> None:
         ("hunter2", "!!bool x", 10, "tag 'tag:yaml.org,2002:bool' is not supported; write the plain value"),
         ("hunter2", "[1]", 10, "'password': expected `str`, got `list`"),
         ("password:", "? [a]\n:", 10, "a key must be a plain word"),
+        ("9092", "2020-99-99", 1, f"'listen.port': looks like a date {NONE}"),
+        ("    cluster: east", "    cluster: 2020-01-01 25:00:00", 5, f"'routes.1.cluster': looks like a date {NONE}"),
+        ("    port: 1", f"    port: {'9' * 5000}", 9, f"'clusters.east.port': looks like a whole number {NONE}"),
+        ("hunter2", "0b_", 10, f"'password': looks like a whole number {NONE}"),
+        ("hunter2", f"1{':00' * 200}.5", 10, f"'password': looks like a number {NONE}"),
+        ("hunter2", "=", 10, f"'password': looks like a sign of YAML {NONE}"),
+        ("clients: 10", "2020-99-99: 10", 6, f"'limits.2020-99-99': looks like a date {NONE}"),
+        ("limits: {clients: 10}", "<<: {limits: {clients: 10}}", 6, "merge '<<' is not supported; write it out"),
     ],
 )
 def test_a_fault_is_named_with_its_place(change: str, to: str, line: int, problem: str, tmp_path: Path) -> None:
@@ -96,7 +105,7 @@ def test_a_fault_is_named_with_its_place(change: str, to: str, line: int, proble
         (b"- 1\n", "xpected `object`, got `array`"),
         (b"x" * (MAX_BYTES + 1), "is larger than 1,048,576 bytes"),
         (b"a: !!python/object/apply:os.system [ls]", "tag 'tag:yaml.org,2002:python/object/apply:os.system'"),
-        (b"a: 2026-99-99", "month must be in 1..12"),
+        (b"2026-99-99", "looks like a date and cannot be read as one"),
     ],
 )
 def test_a_file_that_is_no_configuration_is_refused_in_one_line(content: bytes, problem: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import yaml
+from yaml.constructor import SafeConstructor
 
 from strandline.errors import ConfigError, did_you_mean
 
@@ -16,6 +17,13 @@ PLACE = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$(?P<path>.*)`)?$",
 STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.+)`")
 MISSING_FIELD = re.compile(r"Object missing required field `(.+)`")
+MERGE = "tag:yaml.org,2002:merge"
+# What a plain word of YAML can be taken for, and yet not be.
+KINDS = {
+    "tag:yaml.org,2002:int": "a whole number",
+    "tag:yaml.org,2002:float": "a number",
+    "tag:yaml.org,2002:timestamp": "a date",
+}
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -46,10 +54,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 def load(path: Path, type_: type[T]) -> T:
     """Read a configuration file as the given type, or say what is wrong with it and where."""
     root = _compose(path)
-    try:
-        content = yaml.SafeLoader("").construct_document(root)
-    except ValueError as error:
-        raise ConfigError(path, None, " ".join(str(error).split())) from None
+    content = SafeConstructor().construct_document(root)
     try:
         return msgspec.convert(content, type_, dec_hook=_decode)
     except msgspec.ValidationError as error:
@@ -76,7 +81,7 @@ def _compose(path: Path) -> yaml.Node:
         raise ConfigError(path, None, f"is not YAML: {str(error).splitlines()[0]}") from None
     if root is None:
         raise ConfigError(path, None, "is empty")
-    _refuse_repeated_keys(path, root)
+    _check(path, root, [], SafeConstructor())
     return root
 
 
@@ -95,19 +100,36 @@ def _refuse_tricks(path: Path, text: bytes) -> None:
             raise ConfigError(path, line, f"is nested deeper than {MAX_DEPTH} levels")
 
 
-def _refuse_repeated_keys(path: Path, node: yaml.Node) -> None:
+def _check(file: Path, node: yaml.Node, path: list[str], constructor: SafeConstructor) -> None:
+    """Refuse what the YAML library would take silently, or refuse without saying where it is."""
+    if isinstance(node, yaml.ScalarNode):
+        try:
+            constructor.construct_object(node)
+        except (ValueError, ArithmeticError, yaml.YAMLError):
+            # Without the value, which may be a secret.
+            kind = KINDS.get(node.tag, "a sign of YAML")
+            problem = f"looks like {kind} and cannot be read as one; put it in quotes if it is text"
+            raise ConfigError(file, node.start_mark.line + 1, _at(path, problem)) from None
     if isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            _refuse_repeated_keys(path, item)
+        for index, item in enumerate(node.value):
+            _check(file, item, [*path, str(index)], constructor)
     if isinstance(node, yaml.MappingNode):
         seen = set()
         for key, value in node.value:
+            line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
-                raise ConfigError(path, key.start_mark.line + 1, "a key must be a plain word")
+                raise ConfigError(file, line, "a key must be a plain word")
+            if key.tag == MERGE:
+                raise ConfigError(file, line, f"merge '{key.value}' is not supported; write it out")
             if key.value in seen:
-                raise ConfigError(path, key.start_mark.line + 1, f"key '{key.value}' is given twice")
+                raise ConfigError(file, line, f"key '{key.value}' is given twice")
             seen.add(key.value)
-            _refuse_repeated_keys(path, value)
+            for part in (key, value):
+                _check(file, part, [*path, key.value], constructor)
+
+
+def _at(path: list[str], problem: str) -> str:
+    return f"'{'.'.join(path)}': {problem}" if path else problem
 
 
 def _decode(type_: type[Any], value: object) -> object:
@@ -129,8 +151,7 @@ class _Fault:
             return f"key '{'.'.join(self.path)}' is unknown; {did_you_mean(unknown[1], _keys(self.type_))}"
         if missing := MISSING_FIELD.search(self.problem):
             return f"key '{'.'.join([*self.path, missing[1]])}' is missing"
-        told = f"{self.problem[:1].lower()}{self.problem[1:]}"
-        return f"'{'.'.join(self.path)}': {told}" if self.path else told
+        return _at(self.path, f"{self.problem[:1].lower()}{self.problem[1:]}")
 
 
 def _fault(error: msgspec.ValidationError, content: Any, type_: Any) -> _Fault:

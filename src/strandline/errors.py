@@ -4,6 +4,7 @@
     ├── UsageError                     the caller's doing; a command exits 2
     │   ├── OptionError                an option that does not exist or does not fit
     │   └── ConfigError                a configuration file that cannot be used, with the place in the file
+    ├── OutputLost                     standard output that takes no more: nobody reads it, or its disk is full
     ├── PositionError                  a position registered out of order with a frontier
     ├── NotOurs                        a record of a partition that is not assigned to us
     ├── CorruptBatch                   a record batch that is not what it should be, with its offset
@@ -53,6 +54,10 @@ class ConfigError(UsageError):
         self.problem = problem
         where = str(file) if line is None else f"{file}:{line}"
         super().__init__(f"{where}: {problem}")
+
+
+class OutputLost(StrandlineError):
+    """Standard output that takes no more."""
 
 
 class PositionError(StrandlineError):

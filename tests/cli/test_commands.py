@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -20,7 +21,17 @@ from tests.support import Up, run_strandline, wait_for
         (["up", "--only", "kafak"], "strandline: server 'kafak' is unknown; did you mean 'kafka'?"),
         (["dmeo"], 'strandline: Unknown command "dmeo". Did you mean "demo"?'),
         (["up", "--kafka-clusters", "two"], "strandline: Invalid value for --kafka-clusters"),
-        (["up", "--kafka-clusters", "0"], "strandline: a stack has at least one Kafka cluster"),
+        (["up", "--kafka-clusters", "0"], "strandline: a stack has 1 to 16 Kafka clusters (--kafka-clusters), not 0"),
+        (
+            ["up", "--kafka-brokers", "100000"],
+            "strandline: a cluster has 1 to 16 brokers (--kafka-brokers), not 100000",
+        ),
+        (
+            ["up", "--only", "kinesis", "--kafka-brokers", "3"],
+            "strandline: --kafka-clusters and --kafka-brokers are of",
+        ),
+        (["up", "--data", ""], "strandline: --data takes a directory, and its name is empty"),
+        (["up", "extra"], "strandline: unexpected argument 'extra'"),
         (["up", "--observe-port", "99999"], "strandline: --observe-port takes 0 to 65535, not 99999"),
     ],
 )
@@ -40,6 +51,15 @@ def test_failure_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
     assert result.stderr.count("\n") == 1
 
 
+def test_a_port_that_is_taken_is_told_with_its_option() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        result = run_strandline("up", "--only", "kinesis", "--observe-port", str(port))
+    assert result.returncode == 1
+    problem = f"cannot listen on 127.0.0.1:{port}: Address already in use"
+    assert result.stderr == f"strandline: --observe-port: {problem}; 0 takes any free port\n"
+
+
 def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     env = {**os.environ, "STRANDLINE_CACHE": str(tmp_path / "file" / "below")}
@@ -54,6 +74,30 @@ def test_help_needs_nothing_and_exits_0(arguments: list[str]) -> None:
     result = run_strandline(*arguments)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout
+
+
+def test_the_commands_are_listed_with_what_they_do() -> None:
+    lines = run_strandline("--help").stdout.splitlines()
+    assert any("│ up " in line and "Start real Kafka, Postgres and Kinesis servers" in line for line in lines)
+    assert any("│ demo " in line and "Show on a real Kafka that progress" in line for line in lines)
+    assert "The first run fetches Kafka (45 MB)" in run_strandline("up", "--help").stdout
+
+
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    code = "import sys; from strandline.cli.commands import main; main(['--help']); print(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    modules = result.stdout.split()
+    assert "strandline.cli.commands" in modules
+    assert not {"strandline.cli.up", "strandline.cli.demo", "strandline.stack"} & set(modules)
+
+
+@pytest.mark.parametrize("module", ["cyclopts", "prometheus_client"])
+def test_ctrl_c_while_modules_are_imported_is_one_line(module: str, tmp_path: Path) -> None:
+    # In place of a module of the command itself, and of one of `up`: Ctrl-C at just that moment.
+    (tmp_path / f"{module}.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    result = run_strandline("up", env={**os.environ, "PYTHONPATH": path})
+    assert (result.returncode, result.stdout, result.stderr) == (1, "", "strandline: interrupted\n")
 
 
 def test_readiness_is_told_over_http_from_the_first_moment() -> None:
@@ -100,6 +144,39 @@ def test_output_that_nobody_reads_is_one_line() -> None:
         lines = up.stderr.read().splitlines()
     assert lines[-1] == "strandline: nobody reads the output any more"
     assert not any("Traceback" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["up", "--only", "kinesis"], ["up", "--only", "kinesis", "--format", "json"], ["--help"]]
+)
+def test_output_on_a_full_disk_is_one_line(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "strandline", *arguments]
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert result.returncode == 1
+    lines = [line for line in result.stderr.splitlines() if not line.startswith("{")]
+    assert lines == ["strandline: cannot write to standard output: No space left on device"]
+
+
+def test_what_is_still_buffered_at_the_end_counts_as_output() -> None:
+    code = "import sys, strandline.cli.commands as c; c.app.default(lambda: print('x')); sys.exit(c.main([]))"
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert result.returncode == 1
+    assert result.stderr == "strandline: cannot write to standard output: No space left on device\n"
+
+
+def test_a_fault_of_another_file_is_not_taken_for_one_of_the_output() -> None:
+    code = (
+        "import pathlib, strandline.cli.commands as c\n"
+        "c.app.default(lambda: pathlib.Path('/dev/full').write_text('x'))\n"
+        "c.main([])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert result.stderr.endswith("OSError: [Errno 28] No space left on device\n")
+    assert "standard output" not in result.stderr
 
 
 def test_the_demo_loses_nothing() -> None:

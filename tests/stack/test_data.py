@@ -56,7 +56,8 @@ def test_a_broker_of_another_cluster(data: Path) -> None:
 
 
 def test_another_number_of_brokers(data: Path) -> None:
-    assert "holds data of a cluster with brokers: 2, and this is 1" in refused(data, kafka_brokers=1)
+    problem = "kafka-1: holds data of 2 Kafka broker(s), not of 1: use --kafka-brokers 2, or another directory"
+    assert problem in refused(data, kafka_brokers=1)
 
 
 def test_brokers_without_an_identity(data: Path) -> None:
@@ -82,6 +83,8 @@ def test_a_directory_that_is_somebody_elses(tmp_path: Path) -> None:
 
 def test_a_file_in_place_of_a_directory(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("x")
+    with pytest.raises(DataRefused, match="data: is a file, not a directory"):
+        Stack(data=tmp_path / "data").start()
     with pytest.raises(DataRefused, match="cannot be read: Not a directory"):
         open_data(tmp_path / "data", Event())
 

@@ -1,6 +1,7 @@
 """The servers are real, independent of each other, and say why when they do not come up."""
 
 import os
+import re
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +14,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from strandline.errors import OptionError, PortTaken, ServerFailed, StartCancelled
+from strandline.errors import OptionError, PortTaken, ServerFailed, StackError, StartCancelled
 from strandline.stack import KafkaCluster, Kinesis, Postgres, Stack
 from strandline.stack.kafka import kafka_runtime, new_cluster_id
-from strandline.stack.ports import LOOPBACK, free_port, retry_when_taken
+from strandline.stack.ports import LOOPBACK, different_ports, free_port, retry_when_taken
 from tests.support import TIMEOUT, owned_processes, read_records, wait_for, write_records
 
 
@@ -219,15 +220,30 @@ def test_a_port_that_is_always_taken_is_an_error_in_the_end() -> None:
     assert len(tries) == 5
 
 
+def test_the_ports_of_a_cluster_differ() -> None:
+    chosen = iter([20_001, 20_001, 20_002, 20_001, 20_003])
+    assert different_ports(3, lambda: next(chosen)) == [20_001, 20_002, 20_003]
+
+
+def test_ports_that_never_differ_are_an_error_in_the_end() -> None:
+    with pytest.raises(StackError, match="2 different ports were asked for, and only 1 found"):
+        different_ports(2, lambda: 20_001)
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
         ({"only": ["kafak"]}, "server 'kafak' is unknown; did you mean 'kafka'?"),
         ({"only": []}, "no server to start"),
-        ({"kafka_clusters": 0}, "at least one Kafka cluster"),
-        ({"kafka_brokers": 0}, "at least one broker"),
+        ({"only": "kafka"}, "the servers of a stack are a list: Stack(['kafka']), not Stack('kafka')"),
+        ({"kafka_clusters": 0}, "a stack has 1 to 16 Kafka clusters (--kafka-clusters), not 0"),
+        ({"kafka_clusters": 17}, "a stack has 1 to 16 Kafka clusters (--kafka-clusters), not 17"),
+        ({"kafka_brokers": 0}, "a cluster has 1 to 16 brokers (--kafka-brokers), not 0"),
+        ({"kafka_brokers": 17}, "a cluster has 1 to 16 brokers (--kafka-brokers), not 17"),
+        ({"only": ["postgres"], "kafka_brokers": 2}, "of no use without the server kafka"),
+        ({"only": ["kinesis"], "kafka_clusters": 2}, "of no use without the server kafka"),
     ],
 )
 def test_a_stack_that_makes_no_sense_is_refused(options: dict[str, object], problem: str) -> None:
-    with pytest.raises(OptionError, match=problem.replace("?", r"\?")):
+    with pytest.raises(OptionError, match=re.escape(problem)):
         Stack(**options)  # type: ignore[arg-type]

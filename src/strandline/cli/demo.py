@@ -35,12 +35,7 @@ clock = SystemClock()
 
 
 def demo() -> None:
-    """Show on a real Kafka that progress is never marked past what has been finished.
-
-    Starts a broker, writes 20,000 numbered records to 4 partitions, and reads them with a consumer that finishes them
-    in random order. Half-way the consumer is cut off with hundreds of records in flight; a second one goes on from the
-    committed frontier. At the end every record has been finished, and the repeats are counted. Takes about 15 seconds.
-    """
+    """Show on a real Kafka that progress is never marked past what has been finished."""
     console = Console()
     stack = Stack(["kafka"])
     with on_stop_request(stack.cancelled.set):

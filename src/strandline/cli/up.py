@@ -3,17 +3,18 @@
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
 from typing import Annotated, Literal
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 from prometheus_client import CollectorRegistry, Gauge
 from rich.console import Console
 from rich.table import Table
 
 from strandline.cli.signals import on_stop_request
-from strandline.errors import OptionError
+from strandline.errors import OptionError, StrandlineError
 from strandline.observe import Observed
 from strandline.stack import SERVERS, Stack
 from strandline.stack.ports import LOOPBACK
@@ -21,28 +22,32 @@ from strandline.stack.ports import LOOPBACK
 WATCH_INTERVAL = 0.25
 
 
+def _directory(_type: object, tokens: Sequence[Token]) -> Path:
+    name = tokens[0].value
+    if not name:  # which a Path would take for the current directory
+        raise OptionError("--data takes a directory, and its name is empty")
+    return Path(name)
+
+
 def up(
     *,
     only: str = ",".join(SERVERS),
     kafka_clusters: int = 1,
     kafka_brokers: int = 1,
-    data: Path | None = None,
+    data: Annotated[Path | None, Parameter(converter=_directory)] = None,
     observe: Annotated[int | None, Parameter(name="--observe-port")] = None,
     output: Annotated[Literal["table", "json"], Parameter(name="--format")] = "table",
 ) -> None:
-    """Start real Kafka, Postgres and Kinesis servers on free loopback ports, and stop them on Ctrl-C.
-
-    Prints where they are and how to connect once all of them answer. Everything is temporary unless --data is given.
-    The first run fetches Kafka (45 MB); later ones need no network.
+    """Start real servers, say where they are once all of them answer, and stop them on Ctrl-C.
 
     Parameters
     ----------
     only
         Which servers, with commas between: kafka, postgres, kinesis.
     kafka_clusters
-        How many independent Kafka clusters.
+        How many independent Kafka clusters, at most 16.
     kafka_brokers
-        How many brokers each cluster has.
+        How many brokers each cluster has, at most 16.
     data
         Keep Kafka's and Postgres' data in this directory; the next `up` with it serves the same records.
     observe
@@ -64,7 +69,11 @@ def up(
     registry = CollectorRegistry()
     ready = Gauge("strandline_stack_ready", "1 while every server of the stack runs", registry=registry)
     ready.set_function(lambda: float(not _not_ready(stack)))
-    with Observed(LOOPBACK, observe, registry, lambda: _not_ready(stack)) as pages:
+    try:
+        pages = Observed(LOOPBACK, observe, registry, lambda: _not_ready(stack))
+    except StrandlineError as error:
+        raise StrandlineError(f"--observe-port: {error}; 0 takes any free port") from error
+    with pages:
         print(f"strandline: {pages.address}/readyz tells when all servers are ready", file=sys.stderr)
         _run(stack, output)
 

@@ -21,7 +21,7 @@ from strandline.stack.cache import one_at_a_time
 from strandline.stack.data import read_json, write_json, write_private
 from strandline.stack.jars import kafka_jars, kafka_version
 from strandline.stack.java import Java, find_java
-from strandline.stack.ports import LOOPBACK, free_port, retry_when_taken
+from strandline.stack.ports import LOOPBACK, different_ports, free_port, retry_when_taken
 from strandline.stack.processes import Child
 from strandline.stack.secure import LISTENER, SecureListener, is_let_in
 
@@ -139,11 +139,12 @@ class KafkaCluster:
                 raise DataRefused(self.directory, f"has brokers but no {IDENTITY}")
             return
         identity = read_json(self.directory / IDENTITY)
-        expected = {"kafka": kafka_version(), "brokers": len(self._nodes)}
-        for key, ours in expected.items():
-            if identity.get(key) != ours:
-                what = {"kafka": "Kafka", "brokers": "a cluster with brokers:"}[key]
-                raise DataRefused(self.directory, f"holds data of {what} {identity.get(key)}, and this is {ours}")
+        version, brokers = identity.get("kafka"), identity.get("brokers")
+        if version != kafka_version():
+            raise DataRefused(self.directory, f"holds data of Kafka {version}, and this is {kafka_version()}")
+        if brokers != len(self._nodes):
+            problem = f"holds data of {brokers} Kafka broker(s), not of {len(self._nodes)}"
+            raise DataRefused(self.directory, f"{problem}: use --kafka-brokers {brokers}, or another directory")
         for node in self._nodes:
             found = _cluster_id(self._home(node))
             if found is not None and found != identity.get("cluster_id"):
@@ -165,10 +166,7 @@ class KafkaCluster:
     def _start_on_fresh_ports(self, runtime: Runtime, cancelled: Event) -> None:
         brokers = len(self._nodes)
         needed = 1 + brokers if self._secure is None else 1 + 2 * brokers
-        chosen: dict[int, None] = {}
-        while len(chosen) < needed:
-            chosen[self._choose_port()] = None
-        self._controller_port, *ports = chosen
+        self._controller_port, *ports = different_ports(needed, self._choose_port)
         self._ports, self._secure_ports = ports[:brokers], ports[brokers:]
         self._format(runtime, cancelled)
         self.brokers = [self._broker(runtime, node) for node in self._nodes]

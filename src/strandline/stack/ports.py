@@ -33,6 +33,16 @@ def free_port() -> int:
     raise StackError(f"no free port found on {LOOPBACK} between {FIRST} and {LAST}")
 
 
+def different_ports(count: int, choose: Callable[[], int]) -> list[int]:
+    """So many ports, no two the same."""
+    ports: dict[int, None] = {}
+    for _ in range(count + TRIES):
+        ports[choose()] = None
+        if len(ports) == count:
+            return list(ports)
+    raise StackError(f"{count} different ports were asked for, and only {len(ports)} found")
+
+
 def listening_inodes(port: int) -> set[int]:
     """The sockets that listen on a port. Java's are IPv6 ones even for an IPv4 address."""
     found = set()

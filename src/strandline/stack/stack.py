@@ -10,13 +10,15 @@ from threading import Event
 from types import TracebackType
 from typing import Self
 
-from strandline.errors import OptionError, StackError, StartCancelled, did_you_mean
+from strandline.errors import DataRefused, OptionError, StackError, StartCancelled, did_you_mean
 from strandline.stack.data import DataDirectory, open_data
 from strandline.stack.kafka import KafkaCluster, kafka_runtime
 from strandline.stack.kinesis import Kinesis
 from strandline.stack.postgres import Postgres
 
 SERVERS = ("kafka", "postgres", "kinesis")
+MOST_CLUSTERS = 16
+MOST_BROKERS = 16
 
 log = logging.getLogger(__name__)
 
@@ -39,13 +41,21 @@ class Stack:
         kafka_secure: bool = False,
         data: Path | None = None,
     ) -> None:
+        if isinstance(only, str):
+            raise OptionError(f"the servers of a stack are a list: Stack(['{only}']), not Stack('{only}')")
         for name in only:
             if name not in SERVERS:
                 raise OptionError(f"server '{name}' is unknown; {did_you_mean(name, SERVERS)}")
         if not only:
             raise OptionError(f"no server to start; valid are {', '.join(SERVERS)}")
-        if kafka_clusters < 1 or kafka_brokers < 1:
-            raise OptionError("a stack has at least one Kafka cluster, and a cluster at least one broker")
+        if not 1 <= kafka_clusters <= MOST_CLUSTERS:
+            raise OptionError(
+                f"a stack has 1 to {MOST_CLUSTERS} Kafka clusters (--kafka-clusters), not {kafka_clusters}"
+            )
+        if not 1 <= kafka_brokers <= MOST_BROKERS:
+            raise OptionError(f"a cluster has 1 to {MOST_BROKERS} brokers (--kafka-brokers), not {kafka_brokers}")
+        if "kafka" not in only and (kafka_clusters, kafka_brokers) != (1, 1):
+            raise OptionError("--kafka-clusters and --kafka-brokers are of no use without the server kafka")
         self.kafka: list[KafkaCluster] = []
         self.postgres: Postgres | None = None
         self.kinesis: Kinesis | None = None
@@ -85,6 +95,8 @@ class Stack:
         locks: list[int] = []
         if self._path is not None:
             # Looked at before it is locked: what is refused is not touched.
+            if self._path.is_file():
+                raise DataRefused(self._path, "is a file, not a directory")
             self._place(self._path.absolute(), locks)
         self._data = open_data(self._path, self.cancelled)
         locks.append(self._data.lock)

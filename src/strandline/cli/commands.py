@@ -1,0 +1,62 @@
+"""The commands by name, and what becomes of their errors."""
+
+import sys
+from collections.abc import Sequence
+
+import cyclopts
+
+from strandline import __version__, logs
+from strandline.cli.output import discard_output, guard_output
+from strandline.errors import OutputLost, StrandlineError, UsageError
+
+app = cyclopts.App(
+    name="strandline",
+    version=__version__,
+    help="Replays logs in order and on time, and never marks progress past what has been safely delivered.",
+)
+# By name and with their help, so that a command pays only for the imports of its own, and `--help` for none of them.
+app.command(
+    "strandline.cli.up:up",
+    name="up",
+    help="""Start real Kafka, Postgres and Kinesis servers on free loopback ports, and stop them on Ctrl-C.
+
+    Prints where they are and how to connect once all of them answer. Everything is temporary unless --data is given.
+    The first run fetches Kafka (45 MB); later ones need no network.
+    """,
+)
+app.command(
+    "strandline.cli.demo:demo",
+    name="demo",
+    help="""Show on a real Kafka that progress is never marked past what has been finished.
+
+    Starts a broker, writes 20,000 numbered records to 4 partitions, and reads them with a consumer that finishes them
+    in random order. Half-way the consumer is cut off with hundreds of records in flight; a second one goes on from the
+    committed frontier. At the end every record has been finished, and the repeats are counted. Takes about 15 seconds.
+    """,
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command; its exit code: 0 for success, 2 for wrong use, 1 for failure."""
+    logs.configure()
+    guard_output()
+    try:
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        print(end="", flush=True)
+    except cyclopts.UnusedCliTokensError as error:
+        return _fail(f"unexpected argument '{(error.unused_tokens or [''])[0]}'", 2)
+    except cyclopts.CycloptsError as error:
+        return _fail(" ".join(str(error).split()), 2)
+    except UsageError as error:
+        return _fail(str(error), 2)
+    except OutputLost as error:
+        discard_output()
+        return _fail(str(error), 1)
+    except StrandlineError as error:
+        return _fail("\n  ".join([str(error), *getattr(error, "__notes__", [])]), 1)
+    return 0
+
+
+def _fail(line: str, code: int) -> int:
+    print(f"strandline: {line}", file=sys.stderr)
+    return code
