@@ -101,11 +101,15 @@ class _Partition:
 
 
 class Ordering(Generic[Key]):
-    """Feed it rows as they are read; pop them in order."""
+    """Feed it rows as they are read; pop them in order.
+
+    A range is the first offset, the end, and, where it is not the first that is read of its log, the time that the log
+    has reached before it.
+    """
 
     def __init__(
         self,
-        ranges: Mapping[Key, tuple[int, int]],
+        ranges: Mapping[Key, tuple[int, int] | tuple[int, int, int]],
         *,
         ceiling: int,
         buffer_bytes: int,
@@ -117,12 +121,12 @@ class Ordering(Generic[Key]):
         self.held_bytes = 0
         self.is_live = False
         """Whether everything up to each partition's end, or the cutoff, has left."""
-        self._ceiling = ceiling
+        self.ceiling = ceiling
         self.buffer_bytes = buffer_bytes
         self._ahead_bytes = ahead_bytes
         self._cutoff = cutoff
         self._idle_after = idle_after
-        self._partitions = {key: _Partition(start, end) for key, (start, end) in ranges.items()}
+        self._partitions = {key: _Partition(*range_) for key, range_ in ranges.items()}
         self._leaving: NDArray[np.int32] = np.empty(0, dtype=np.int32)
         self._has_no_ends = False
         self._notice_live()
@@ -132,7 +136,7 @@ class Ordering(Generic[Key]):
         partition = self._partitions[key]
         partition.position = position
         if len(timestamps):
-            times = effective_times(timestamps, partition.reached, self._ceiling)
+            times = effective_times(timestamps, partition.reached, self.ceiling)
             partition.reached = int(times[-1])
             partition.is_known = True
             partition.waiting.append(_Rows(times, now))

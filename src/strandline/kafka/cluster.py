@@ -16,8 +16,8 @@ from typing import TypeVar
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v12.request import FetchPartition, FetchRequest, FetchTopic
 from kio.schema.fetch.v12.response import FetchResponse
-from kio.schema.list_offsets.v6.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kio.schema.list_offsets.v6.response import ListOffsetsResponse
+from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.list_offsets.v7.response import ListOffsetsResponse
 from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.metadata.v9.response import MetadataResponse
 from kio.schema.types import BrokerId, TopicName
@@ -42,6 +42,7 @@ NAMES = security.NAMES | {"bootstrap.servers", "client.id", "group.id"}
 
 LATEST = -1
 EARLIEST = -2
+HIGHEST_TIME = -3
 DEFAULT_PORT = 9092
 ANY_NODE = -1
 
@@ -177,7 +178,7 @@ class Cluster:
                 self._leaders[partition] = int(p.leader_id), int(p.leader_epoch)
 
     async def offsets(self, wanted: Mapping[Partition, int], isolation: Isolation) -> dict[Partition, Found]:
-        """The offset for a time in milliseconds, or for EARLIEST or LATEST, of each partition.
+        """The offset for a time in milliseconds, or for EARLIEST, LATEST or HIGHEST_TIME, of each partition.
 
         For a time it is the first whose record, or one before it, has that time or a later one; LATEST is the end up
         to which the isolation allows to read. Where no record is so late, the offset is -1.
@@ -281,6 +282,28 @@ class Cluster:
             for p in topic.partitions
         ]
 
+    async def read(self, partition: Partition, position: int, isolation: Isolation, *, max_bytes: int) -> Fetched:
+        """Whole record batches of one partition from a position on, from whoever leads it; none if there are none."""
+
+        async def ask() -> Fetched:
+            try:
+                (fetched,) = await self.fetch(
+                    self.leader(partition),
+                    {partition: position},
+                    isolation,
+                    max_bytes=max_bytes,
+                    partition_bytes=max_bytes,
+                    max_wait=timedelta(0),
+                )
+                if fetched.error is not ErrorCode.none:
+                    raise _trouble(fetched.error, partition)
+            except (BrokerUnreachable, Moved):
+                await self.refresh()
+                raise
+            return fetched
+
+        return await again(ask)
+
     def close(self) -> None:
         """Close every connection."""
         for connection in (*self._asking.values(), *self._reading.values()):
@@ -311,7 +334,7 @@ class Cluster:
                 failure = error
             else:
                 return connection
-        raise BrokerUnreachable(self.address, "no broker answers") from failure
+        raise BrokerUnreachable(self.address, f"no broker answers ({failure})") from failure
 
     async def _open(self, host: str, port: int) -> Connection:
         return await Connection.open(host, port, self._security, client_id=self._client_id, within=CONNECT_WITHIN)

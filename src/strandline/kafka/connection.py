@@ -10,7 +10,7 @@ from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v12.request import FetchRequest
-from kio.schema.list_offsets.v6.request import ListOffsetsRequest
+from kio.schema.list_offsets.v7.request import ListOffsetsRequest
 from kio.schema.metadata.v9.request import MetadataRequest
 from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
 from kio.schema.sasl_authenticate.v2.response import SaslAuthenticateResponse
@@ -177,7 +177,7 @@ class Connection:
             lowest, highest = ranges.get(request.__api_key__, (0, -1))
             if not lowest <= request.__version__ <= highest:
                 name = f"{request.__name__} {request.__version__}"
-                problem = f"does not speak {name} but {lowest} to {highest}; Kafka 2.7 or newer is needed"
+                problem = f"does not speak {name} but {lowest} to {highest}; Kafka 3.0 or newer is needed"
                 raise BrokerUnreachable(self.address, problem)
 
     async def _sign_in(self, sasl: Sasl, within: float) -> None:

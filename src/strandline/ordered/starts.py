@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from strandline.errors import OffsetOutOfRange, OptionError
 from strandline.kafka.cluster import EARLIEST, LATEST, Cluster, Isolation
 from strandline.kafka.group import Group
 from strandline.kafka.partition import Partition
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +105,19 @@ async def resolve(
     return ranges
 
 
+def milliseconds(time: datetime) -> int:
+    """A time as Kafka has it, exactly: rounded down, by whole numbers."""
+    return (time - EPOCH) // timedelta(milliseconds=1)
+
+
 def _asked(start: StartAt, now: datetime) -> int:
     match start:
         case Latest():
             return LATEST
         case AtTime(time):
-            return max(0, int(time.timestamp() * 1000))
+            return max(0, milliseconds(time))
         case Ago(duration):
-            return max(0, int((now - duration).timestamp() * 1000))
+            return max(0, milliseconds(now - duration))
         case _:
             return EARLIEST
 

@@ -1,0 +1,126 @@
+"""Ranges of partitions, read from their leaders and given in order: what the consumer and a slice on Spark share."""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from strandline.clock import Clock
+from strandline.core.ordering import BEFORE_ALL_TIME, END_OF_TIME, START, Ordering
+from strandline.kafka.cluster import Cluster
+from strandline.kafka.partition import Partition
+from strandline.ordered.reading import Reading, Rules
+from strandline.units import Nanos
+from strandline.wire.gather import SCHEMA, Gather
+from strandline.wire.records import Columns
+
+# What is read while the rows before it are being used: enough to keep both busy, and little enough to stay in caches.
+AHEAD_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What to read of a partition: from an offset up to, and without, another."""
+
+    start: int
+    end: int
+    reached: int = BEFORE_ALL_TIME
+    """The effective time of what comes before it."""
+
+
+class Merge:
+    """Make it within a running event loop; close it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        parts: Mapping[Partition, Part],
+        rules: Rules,
+        clock: Clock,
+        *,
+        ceiling: int,
+        buffer_bytes: int,
+        cutoff: int = END_OF_TIME,
+        idle_after: Nanos = START,
+    ) -> None:
+        self.ordering = Ordering(
+            {partition: (part.start, part.end, part.reached) for partition, part in parts.items()},
+            ceiling=ceiling,
+            buffer_bytes=buffer_bytes,
+            ahead_bytes=AHEAD_BYTES,
+            cutoff=cutoff,
+            idle_after=idle_after,
+        )
+        ends = {partition: part.end for partition, part in parts.items()}
+        self.reading = Reading(cluster, self.ordering, ends, rules, clock)
+        self._returned = {partition: part.start for partition, part in parts.items()}
+        self._clock = clock
+        self._gather = Gather(list(parts))
+        self.reading.start()
+
+    async def poll(self, most: int, within: float) -> pa.RecordBatch:
+        """The next rows in order as soon as there are any; none when the seconds are over or all has been returned."""
+        deadline = self._clock.monotonic() + int(within * 1e9)
+        while True:
+            if self.reading.failure is not None:
+                raise self.reading.failure
+            changed = self.reading.changed
+            now = self._clock.monotonic()
+            order = self.ordering.pop(most, now)
+            if len(order):
+                sources = self._take(order)
+                self.reading.taken()
+                return await asyncio.to_thread(self._gather.batch, order, sources)
+            if now >= deadline or self.ordering.is_drained:
+                return pa.RecordBatch.from_pylist([], schema=SCHEMA)
+            due = self.ordering.patience_ends()
+            wait = (deadline if due is None else min(deadline, due)) - now
+            try:
+                async with asyncio.timeout(max(0, wait) / 1e9):
+                    await changed.wait()
+            except TimeoutError:
+                continue
+
+    def _take(self, order: NDArray[np.int32]) -> list[list[Columns]]:
+        """The rows that leave, by partition."""
+        sources = []
+        counts = np.bincount(order, minlength=len(self.ordering.keys)).tolist()
+        for partition, count in zip(self.ordering.keys, counts, strict=True):
+            source = _take_first(self.reading.chunks[partition], count)
+            if source:
+                self._returned[partition] = int(source[-1].offset[-1]) + 1
+            sources.append(source)
+        return sources
+
+    def read_beyond_ends(self) -> None:
+        """Go on behind the ends."""
+        self.ordering.go_live()
+        self.reading.read_beyond_ends()
+
+    def positions(self) -> dict[Partition, int]:
+        """By partition, the offset behind all that `poll` has returned."""
+        return {
+            partition: returned if self.reading.chunks[partition] else max(returned, self.ordering.position(partition))
+            for partition, returned in self._returned.items()
+        }
+
+    async def close(self) -> None:
+        """Stop reading."""
+        await self.reading.stop()
+
+
+def _take_first(chunks: deque[Columns], count: int) -> list[Columns]:
+    """Take so many rows from the front."""
+    taken: list[Columns] = []
+    while count:
+        first = chunks.popleft()
+        if count < len(first):
+            chunks.appendleft(first.between(count, len(first)))
+            first = first.between(0, count)
+        taken.append(first)
+        count -= len(first)
+    return taken
