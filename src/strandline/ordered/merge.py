@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from strandline.clock import Clock
 from strandline.core.ordering import BEFORE_ALL_TIME, END_OF_TIME, START, Ordering
+from strandline.core.slicing import Cut
 from strandline.kafka.cluster import Cluster
 from strandline.kafka.partition import Partition
 from strandline.ordered.reading import Reading, Rules
@@ -124,3 +125,23 @@ def _take_first(chunks: deque[Columns], count: int) -> list[Columns]:
         taken.append(first)
         count -= len(first)
     return taken
+
+
+def sliced(parts: Mapping[Partition, Part], cuts: Sequence[Cut[Partition]]) -> list[dict[Partition, Part]]:
+    """The parts between cuts, in order; a slice has only the partitions of which it has something."""
+    slices = []
+    before = {partition: part.start for partition, part in parts.items()}
+    reached = {partition: part.reached for partition, part in parts.items()}
+    for cut in (*cuts, None):
+        ends = {partition: part.end for partition, part in parts.items()} if cut is None else cut.offsets
+        slices.append(
+            {
+                partition: Part(start=before[partition], end=end, reached=reached[partition])
+                for partition, end in ends.items()
+                if before[partition] < end
+            }
+        )
+        if cut is not None:
+            before = dict(cut.offsets)
+            reached = {partition: max(cut.time, time) for partition, time in reached.items()}
+    return [slice_ for slice_ in slices if slice_]

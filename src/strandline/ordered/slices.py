@@ -1,0 +1,161 @@
+"""Cuts a log by time into slices of about as many rows each, without reading it: what Spark reads in parallel.
+
+A broker finds offsets by time fast, but what it finds is a hint. It counts every record from the start of the log on:
+those before our start, those of aborted transactions, and strays far ahead, behind which it finds nothing more. It may
+also miss the first of several records of one time. So a hint for the millisecond before is where we begin to look, and
+the records themselves say where the first row is. Where a hint is none, the headers of all batches are read once.
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from strandline.core.slicing import Cut, cut_within_a_time, even_targets, next_guess
+from strandline.errors import BrokerRefused
+from strandline.kafka.cluster import HIGHEST_TIME, Cluster, Isolation
+from strandline.kafka.partition import Partition
+from strandline.ordered.merge import Part
+from strandline.wire.fetched import Scanned, rows, scan
+
+LOOK_BYTES = 64 << 10
+INDEX_BYTES = 4 << 20
+# A slice may have so much more or fewer rows than its share: exact shares would take many more questions.
+TOLERANCE = 0.05
+MOST_GUESSES = 64
+
+
+@dataclass(slots=True)
+class _Index:
+    """The running maximum of a partition's times, batch by batch."""
+
+    starts: list[int] = field(default_factory=list)
+    reached: list[int] = field(default_factory=list)
+
+
+class Slicer:
+    """Finds rows by their effective time in the given parts of a log."""
+
+    def __init__(self, cluster: Cluster, parts: Mapping[Partition, Part], isolation: Isolation, ceiling: int) -> None:
+        self._cluster = cluster
+        self._parts = dict(sorted(parts.items()))
+        self._isolation = isolation
+        self._ceiling = ceiling
+        self._indexes: dict[Partition, _Index] = {}
+
+    @property
+    def rows(self) -> int:
+        """How many offsets the parts have; a few of them may have no row."""
+        return sum(part.end - part.start for part in self._parts.values())
+
+    async def cut(self, slices: int) -> list[Cut[Partition]]:
+        """The cuts that make so many slices of the parts, fewer where there are not so many rows."""
+        targets = even_targets(self.rows, min(slices, self.rows))
+        tolerance = int(self.rows / slices * TOLERANCE)
+        low, high = await self._bracket() if targets else ((0, 0), (0, 0))
+        cuts = []
+        for target in targets:
+            cut = await self._cut_behind(target, low, high, tolerance)
+            cuts.append(cut)
+            low = (cut.time, self._rows_before(cut.offsets))
+        return cuts
+
+    async def cut_behind(self, target: int) -> Cut[Partition]:
+        """A cut behind so many rows."""
+        return await self._cut_behind(target, *await self._bracket(), tolerance=0)
+
+    async def _cut_behind(
+        self, target: int, low: tuple[int, int], high: tuple[int, int], tolerance: int
+    ) -> Cut[Partition]:
+        for attempt in range(MOST_GUESSES):
+            if high[0] - low[0] <= 1:
+                break
+            time = next_guess(low, high, target, attempt)
+            before = self._rows_before(await self._hints(time))
+            if abs(before - target) <= tolerance:
+                return Cut(time, await self.firsts(time))
+            if before < target:
+                low = (time, before)
+            else:
+                high = (time, before)
+        # Many rows have one time: the cut is among them.
+        firsts, behind = await self.firsts(low[0]), await self.firsts(low[0] + 1)
+        return cut_within_a_time(low[0], firsts, behind, max(0, target - self._rows_before(firsts)))
+
+    async def firsts(self, time: int) -> dict[Partition, int]:
+        """By partition, its first row of an effective time or a later one; its end where there is none."""
+        hints = await self._hints(time - 1)
+        found = await asyncio.gather(*(self._first(partition, time, hints[partition]) for partition in self._parts))
+        return dict(zip(self._parts, found, strict=True))
+
+    async def _first(self, partition: Partition, time: int, at: int) -> int:
+        part = self._parts[partition]
+        if part.reached >= time:
+            return part.start
+        while at < part.end:
+            scanned = await self._look(partition, at, LOOK_BYTES)
+            found = rows(scanned)
+            counted = (found.timestamp >= time) & (found.timestamp <= self._ceiling)
+            if counted.any():
+                return int(found.offset[int(np.argmax(counted))])
+            at = scanned.position
+        return part.end
+
+    async def _hints(self, time: int) -> dict[Partition, int]:
+        """By partition, an offset not behind the first row that is later than a time, and mostly near it."""
+        asked = {partition: max(0, time) for partition in self._parts if partition not in self._indexes}
+        found = await self._cluster.offsets(asked, self._isolation)
+        hints = {}
+        for partition, part in self._parts.items():
+            if partition in found:
+                offset, stamp = found[partition].offset, found[partition].timestamp
+                if offset < 0:
+                    hints[partition] = part.end
+                    continue
+                if offset >= part.start and stamp <= self._ceiling:
+                    hints[partition] = min(offset, part.end)
+                    continue
+                self._indexes[partition] = await self._index(partition)
+            index = self._indexes[partition]
+            place = bisect_left(index.reached, time)
+            hints[partition] = index.starts[place] if place < len(index.starts) else part.end
+        return hints
+
+    async def _index(self, partition: Partition) -> _Index:
+        """Read the headers of all batches; of those with a stray date, the records."""
+        index = _Index()
+        part = self._parts[partition]
+        at, reached = part.start, part.reached
+        while at < part.end:
+            scanned = await self._look(partition, at, INDEX_BYTES)
+            for batch in scanned.chosen:
+                highest = batch.max_timestamp
+                if highest > self._ceiling:
+                    one = Scanned(scanned.data, [batch], part.start, part.end, at, [])
+                    highest = max((t for t in rows(one).timestamp.tolist() if t <= self._ceiling), default=reached)
+                reached = max(reached, highest)
+                index.starts.append(max(part.start, batch.base_offset))
+                index.reached.append(reached)
+            at = scanned.position
+        return index
+
+    async def _look(self, partition: Partition, at: int, max_bytes: int) -> Scanned:
+        fetched = await self._cluster.read(partition, at, self._isolation, max_bytes=max_bytes)
+        scanned = scan(fetched.records, at, self._parts[partition].end, fetched.aborted)
+        if scanned.position == at:
+            raise BrokerRefused("no records", f"{partition} at offset {at}")
+        return scanned
+
+    async def _bracket(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Two times about all rows, with the rows before each."""
+        filled = {partition: part for partition, part in self._parts.items() if part.start < part.end}
+        looks = await asyncio.gather(*(self._look(p, part.start, LOOK_BYTES) for p, part in filled.items()))
+        low = min((batch.base_timestamp for look in looks for batch in look.chosen[:1]), default=0)
+        highest = await self._cluster.offsets(dict.fromkeys(filled, HIGHEST_TIME), self._isolation)
+        high = max((min(found.timestamp, self._ceiling) for found in highest.values()), default=0)
+        return (low, 0), (max(low, high) + 1, self.rows)
+
+    def _rows_before(self, offsets: Mapping[Partition, int]) -> int:
+        return sum(max(0, offset - self._parts[partition].start) for partition, offset in offsets.items())
