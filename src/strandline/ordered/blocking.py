@@ -1,17 +1,15 @@
 """The consumer for everybody else: the same, on an event loop of its own in a thread."""
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from threading import Thread
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 import pyarrow as pa
 
-from strandline.errors import OptionError
 from strandline.kafka.partition import Partition
 from strandline.ordered.consumer import POLL_WITHIN, AsyncOrderedConsumer
+from strandline.ordered.loop import LoopThread
 from strandline.ordered.reading import Loss
 from strandline.ordered.starts import Topic
 
@@ -50,18 +48,16 @@ class OrderedConsumer:
             on_corrupt=on_corrupt,
             on_missing=on_missing,
         )
-        self._loop = asyncio.new_event_loop()
-        self._thread = Thread(target=self._loop.run_forever, name="strandline-ordered", daemon=True)
-        self._thread.start()
+        self._loop = LoopThread("consumer")
         try:
-            self._do(self._consumer.start())
+            self._loop.do(self._consumer.start())
         except BaseException:
             self.close()
             raise
 
     def poll(self, timeout: float = POLL_WITHIN) -> pa.RecordBatch:
         """The next rows in order as soon as there are any, at most `batch_rows`; none when the time is out."""
-        return self._do(self._consumer.poll(timeout))
+        return self._loop.do(self._consumer.poll(timeout))
 
     def until_live(self) -> Iterator[pa.RecordBatch]:
         """The batches up to the moment at which all that was there at the start, or the cutoff, has been returned."""
@@ -88,36 +84,21 @@ class OrderedConsumer:
 
     def positions(self) -> dict[Partition, int]:
         """By partition, the offset behind all that `poll` has returned."""
-        return self._do(_later(self._consumer.positions))
+        return self._loop.do(_later(self._consumer.positions))
 
     def partitions(self) -> pa.Table:
         """How far each partition is, one row a partition."""
-        return self._do(_later(self._consumer.partitions))
+        return self._loop.do(_later(self._consumer.partitions))
 
     def commit(self) -> None:
         """Commit the offsets of all that `poll` has returned, for the group of the settings."""
-        self._do(self._consumer.commit())
+        self._loop.do(self._consumer.commit())
 
     def close(self) -> None:
         """Stop reading and close every connection. What was not committed is read again the next time."""
-        if self._loop.is_closed():
-            return
-        self._do(self._consumer.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
-        self._loop.close()
-
-    def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._loop.is_closed():
-            work.close()
-            raise OptionError("the consumer is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        if not self._loop.is_closed:
+            self._loop.do(self._consumer.close())
+            self._loop.close()
 
     def __enter__(self) -> Self:
         return self

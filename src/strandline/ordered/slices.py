@@ -8,14 +8,15 @@ the records themselves say where the first row is. Where a hint is none, the hea
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from strandline.core.ordering import effective_times
 from strandline.core.slicing import Cut, cut_within_a_time, even_targets, next_guess
 from strandline.errors import BrokerRefused
-from strandline.kafka.cluster import HIGHEST_TIME, Cluster, Isolation
+from strandline.kafka.cluster import HIGHEST_TIME, Cluster, Found, Isolation
 from strandline.kafka.partition import Partition
 from strandline.ordered.merge import Part
 from strandline.wire.fetched import Scanned, rows, scan
@@ -25,6 +26,10 @@ INDEX_BYTES = 4 << 20
 # A slice may have so much more or fewer rows than its share: exact shares would take many more questions.
 TOLERANCE = 0.05
 MOST_GUESSES = 64
+# The timestamp of a record that has none.
+NO_TIME = -1
+
+Find = Callable[[int], Awaitable[Mapping[Partition, int]]]
 
 
 @dataclass(slots=True)
@@ -57,23 +62,28 @@ class Slicer:
         low, high = await self._bracket() if targets else ((0, 0), (0, 0))
         cuts = []
         for target in targets:
-            cut = await self._cut_behind(target, low, high, tolerance)
+            cut = await self._cut_behind(target, low, high, self._hints, tolerance)
             cuts.append(cut)
             low = (cut.time, self._rows_before(cut.offsets))
         return cuts
 
     async def cut_behind(self, target: int) -> Cut[Partition]:
-        """A cut behind so many rows."""
-        return await self._cut_behind(target, *await self._bracket(), tolerance=0)
+        """A cut behind so many rows, and no more."""
+        low, high = await self._bracket()
+        cut = await self._cut_behind(target, low, high, self._hints)
+        if self._rows_before(cut.offsets) > target:
+            # Hints are in the wrong place where times go up and down; rows are not, and take longer.
+            cut = await self._cut_behind(target, low, high, self.firsts)
+        return cut
 
     async def _cut_behind(
-        self, target: int, low: tuple[int, int], high: tuple[int, int], tolerance: int
+        self, target: int, low: tuple[int, int], high: tuple[int, int], find: Find, tolerance: int = 0
     ) -> Cut[Partition]:
         for attempt in range(MOST_GUESSES):
             if high[0] - low[0] <= 1:
                 break
             time = next_guess(low, high, target, attempt)
-            before = self._rows_before(await self._hints(time))
+            before = self._rows_before(await find(time))
             if abs(before - target) <= tolerance:
                 return Cut(time, await self.firsts(time))
             if before < target:
@@ -148,11 +158,48 @@ class Slicer:
             raise BrokerRefused("no records", f"{partition} at offset {at}")
         return scanned
 
+    async def lasts(self, highest: Mapping[Partition, Found]) -> dict[Partition, int]:
+        """By partition, the effective time of its last row, given its record with the highest time."""
+        found = await asyncio.gather(*(self._last(partition, highest[partition]) for partition in self._parts))
+        return dict(zip(self._parts, found, strict=True))
+
+    async def _last(self, partition: Partition, highest: Found) -> int:
+        part = self._parts[partition]
+        if 0 <= highest.offset < part.start and highest.timestamp <= part.reached:
+            return part.reached
+        if part.start <= highest.offset < part.end and highest.timestamp <= self._ceiling:
+            look = await self._look(partition, highest.offset, LOOK_BYTES)
+            if highest.offset in rows(look).offset[:1]:  # else it was aborted
+                return max(part.reached, highest.timestamp)
+        index = await self._index(partition)
+        return index.reached[-1] if index.reached else part.reached
+
+    async def lowest(self) -> int:
+        """The effective time of the earliest first row of a partition."""
+        times = [
+            int(effective_times(found.timestamp[:1], self._parts[partition].reached, self._ceiling)[0])
+            for partition, look in (await self._look_at_starts()).items()
+            if len(found := rows(look))
+        ]
+        return max(NO_TIME, min(times, default=NO_TIME))
+
+    async def bytes_a_row(self) -> float:
+        """The mean size of a row in the log, packed, by the first rows of each partition and its share of all rows."""
+        total = 0.0
+        for partition, look in (await self._look_at_starts()).items():
+            part = self._parts[partition]
+            total += look.data.nbytes / (look.position - part.start) * (part.end - part.start)
+        return max(1.0, total / self.rows)
+
+    async def _look_at_starts(self) -> dict[Partition, Scanned]:
+        filled = [partition for partition, part in self._parts.items() if part.start < part.end]
+        looks = (self._look(partition, self._parts[partition].start, LOOK_BYTES) for partition in filled)
+        return dict(zip(filled, await asyncio.gather(*looks), strict=True))
+
     async def _bracket(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """Two times about all rows, with the rows before each."""
-        filled = {partition: part for partition, part in self._parts.items() if part.start < part.end}
-        looks = await asyncio.gather(*(self._look(p, part.start, LOOK_BYTES) for p, part in filled.items()))
-        low = min((batch.base_timestamp for look in looks for batch in look.chosen[:1]), default=0)
+        filled = [partition for partition, part in self._parts.items() if part.start < part.end]
+        low = await self.lowest()
         highest = await self._cluster.offsets(dict.fromkeys(filled, HIGHEST_TIME), self._isolation)
         high = max((min(found.timestamp, self._ceiling) for found in highest.values()), default=0)
         return (low, 0), (max(low, high) + 1, self.rows)

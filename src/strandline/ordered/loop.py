@@ -1,0 +1,44 @@
+"""An event loop in a thread of its own, for callers that have none."""
+
+import asyncio
+from collections.abc import Coroutine
+from threading import Thread
+from typing import Any, TypeVar
+
+from strandline.errors import OptionError
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Runs coroutines for one caller at a time; close it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for a coroutine. It is cancelled when the wait is broken off."""
+        if self._loop.is_closed():
+            work.close()
+            raise OptionError(f"the {self._name} is closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Stop the loop and its threads."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._loop.is_closed()

@@ -1,0 +1,124 @@
+"""The options of `kafka_ordered`, read once: an unknown or a wrong one is refused before anything is done."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from strandline.errors import OptionError, did_you_mean
+from strandline.kafka.cluster import NAMES, Isolation
+from strandline.ordered.epochs import Limits
+from strandline.ordered.reading import Rules
+from strandline.ordered.starts import Committed, StartAt
+from strandline.ordered.words import EndAt, Live, parse_end, parse_start
+
+KAFKA = "kafka."
+ISOLATIONS = {isolation.name.lower(): isolation for isolation in Isolation}
+# By their lower-case form, which is how Spark hands them on.
+OPTIONS = {
+    name.lower(): name
+    for name in (
+        "topics",
+        "start",
+        "end",
+        "slices",
+        "isolation",
+        "onMissing",
+        "onCorrupt",
+        "bufferBytes",
+        "maxAhead",
+        "maxRowsPerEpoch",
+        "maxBytesPerEpoch",
+        "maxSpanPerEpoch",
+    )
+}
+UNITS = {"ms": timedelta(milliseconds=1), "s": timedelta(seconds=1), "m": timedelta(minutes=1), "h": timedelta(hours=1)}
+DEFAULT_BUFFER = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What to read, and how."""
+
+    settings: Mapping[str, str]
+    topics: tuple[str, ...]
+    start: StartAt
+    end: EndAt
+    slices: int | None
+    rules: Rules
+    buffer_bytes: int
+    max_ahead: timedelta
+    limits: Limits
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, str]) -> "SourceOptions":
+        """Read the options; raises OptionError."""
+        settings = {name[len(KAFKA) :]: value for name, value in raw.items() if name.lower().startswith(KAFKA)}
+        options = {name.lower(): value for name, value in raw.items() if not name.lower().startswith(KAFKA)}
+        for name in options:
+            if name not in OPTIONS:
+                raise OptionError(f"option '{name}' is unknown; {did_you_mean(name, OPTIONS.values())}")
+        for name in settings:
+            if name not in NAMES - {"group.id"}:
+                raise OptionError(f"option 'kafka.{name}' is unknown; {did_you_mean(name, NAMES - {'group.id'})}")
+        if "bootstrap.servers" not in settings:
+            raise OptionError("option 'kafka.bootstrap.servers' is missing")
+        topics = tuple(topic.strip() for topic in options.get("topics", "").split(",") if topic.strip())
+        if not topics:
+            raise OptionError("option 'topics' is missing: names of topics, commas between")
+        start = parse_start(options.get("start", "earliest"))
+        if isinstance(start, Committed):
+            raise OptionError("option 'start' takes no 'committed': Spark keeps the position in its checkpoint")
+        end = options.get("end", "latest")
+        return cls(
+            settings=settings,
+            topics=topics,
+            start=start,
+            end=Live() if end == "latest" else parse_end(end),
+            slices=_count(options, "slices"),
+            rules=Rules(
+                ISOLATIONS[_choice(options, "isolation", ("read_committed", "read_uncommitted"))],
+                skip_corrupt=_choice(options, "onCorrupt", ("error", "skip")) == "skip",
+                skip_missing=_choice(options, "onMissing", ("error", "earliest")) == "earliest",
+            ),
+            buffer_bytes=_count(options, "bufferBytes") or DEFAULT_BUFFER,
+            max_ahead=_span(options, "maxAhead") or timedelta(hours=1),
+            limits=Limits(
+                rows=_count(options, "maxRowsPerEpoch"),
+                bytes=_count(options, "maxBytesPerEpoch"),
+                span=_span(options, "maxSpanPerEpoch"),
+            ),
+        )
+
+    def for_stream(self) -> "SourceOptions":
+        """The same, when a stream can do with them."""
+        if not isinstance(self.end, Live):
+            raise OptionError("option 'end' is for a batch; a stream has none")
+        return self
+
+
+def _count(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**62:
+        raise OptionError(f"option '{name}' is '{text}'; it takes a whole number above 0")
+    return int(text)
+
+
+def _span(options: Mapping[str, str], name: str) -> timedelta | None:
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    number = text.rstrip("hms")
+    unit = UNITS.get(text[len(number) :])
+    if unit is None or not number.isdigit() or int(number) > 10**9:
+        raise OptionError(f"option '{name}' is '{text}'; it takes a time such as 500ms, 10s, 15m or 2h")
+    return int(number) * unit
+
+
+def _choice(options: Mapping[str, str], name: str, valid: tuple[str, ...]) -> str:
+    """One of the given words; the first of them where there is none."""
+    value = options.get(name.lower(), valid[0])
+    if value not in valid:
+        raise OptionError(f"option '{name}' is '{value}'; {did_you_mean(value, valid)}")
+    return value
