@@ -1,5 +1,5 @@
 """Strandline on Spark. The only package that imports pyspark."""
 
-from strandline.spark.session import session
+from strandline.spark.session import register, session
 
-__all__ = ["session"]
+__all__ = ["register", "session"]

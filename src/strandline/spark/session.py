@@ -1,4 +1,7 @@
-"""A Spark session that starts anywhere: with the Java that is there, our own Python, and on loopback only."""
+"""A Spark session that starts anywhere: with the Java that is there, our own Python, and on loopback only.
+
+And our data sources in any session.
+"""
 
 import os
 import sys
@@ -6,6 +9,7 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
+from strandline.spark.ordered import KafkaOrdered
 from strandline.stack.java import find_java
 
 LOOPBACK_ONLY = {
@@ -28,3 +32,8 @@ def session(app_name: str, *, master: str = "local[*]", options: Mapping[str, st
     for key, value in {**defaults, **(options or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def register(spark: SparkSession) -> None:
+    """Make the data sources of Strandline known to a session: `spark.read.format("kafka_ordered")`."""
+    spark.dataSource.register(KafkaOrdered)

@@ -1,0 +1,99 @@
+"""One slice, merged by one task and given to Spark as Arrow batches of the types that Spark takes."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from strandline.clock import SystemClock
+from strandline.core.ordering import effective_times
+from strandline.kafka.cluster import Cluster
+from strandline.kafka.partition import Partition
+from strandline.ordered.loop import LoopThread
+from strandline.ordered.merge import Merge, Part
+from strandline.spark.options import SourceOptions
+
+BATCH_ROWS = 100_000
+POLL_WITHIN = 1.0
+
+HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+ARROW = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("headers", pa.list_(pa.field("element", HEADER))),
+        ("late", pa.bool_()),
+    ]
+)
+
+
+def read_slice(
+    parts: Mapping[Partition, Part], ceiling: int, time: int, options: SourceOptions
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a slice in order. Those whose effective time is before `time` are late."""
+    loop = LoopThread("slice")
+    late = _Late(parts, ceiling, time)
+    cluster = Cluster(options.settings)
+    merge = loop.do(_open(cluster, parts, ceiling, options))
+    try:
+        while not merge.ordering.is_drained:
+            batch = loop.do(merge.poll(BATCH_ROWS, POLL_WITHIN))
+            if batch.num_rows:
+                yield for_spark(batch, late.of(batch))
+    finally:
+        loop.do(merge.close())
+        cluster.close()
+        loop.close()
+
+
+async def _open(cluster: Cluster, parts: Mapping[Partition, Part], ceiling: int, options: SourceOptions) -> Merge:
+    await cluster.partitions({partition.topic for partition in parts})
+    clock = SystemClock()
+    return Merge(cluster, parts, options.rules, clock, ceiling=ceiling, buffer_bytes=options.buffer_bytes)
+
+
+def for_spark(batch: pa.RecordBatch, late: pa.Array) -> pa.RecordBatch:
+    """The same rows in Spark's types: plain strings, microseconds."""
+    columns = [
+        batch.column("key"),
+        batch.column("value"),
+        batch.column("topic").dictionary_decode(),
+        batch.column("partition"),
+        batch.column("offset"),
+        batch.column("timestamp").cast(ARROW.field("timestamp").type),
+        batch.column("headers").cast(ARROW.field("headers").type),
+        late,
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ARROW)
+
+
+class _Late:
+    """Tells which rows come after their time has passed."""
+
+    def __init__(self, parts: Mapping[Partition, Part], ceiling: int, time: int) -> None:
+        self._reached = {partition: part.reached for partition, part in parts.items()}
+        self._ceiling = ceiling
+        self._time = time
+
+    def of(self, batch: pa.RecordBatch) -> pa.Array:
+        """One truth a row."""
+        late = np.zeros(batch.num_rows, dtype=np.bool_)
+        behind = [partition for partition, reached in self._reached.items() if reached < self._time]
+        if behind:
+            numbers = batch.column("partition").to_numpy()
+            topics = batch.column("topic")
+            topic_numbers = topics.indices.to_numpy()
+            stamps = batch.column("timestamp").cast(pa.int64()).fill_null(-1).to_numpy()
+            names = topics.dictionary.to_pylist()
+            for partition in behind:
+                mine = (numbers == partition.number) & (topic_numbers == names.index(partition.topic))
+                if mine.any():
+                    times = effective_times(stamps[mine], self._reached[partition], self._ceiling)
+                    late[mine] = times < self._time
+                    self._reached[partition] = int(times[-1])
+        bits = pa.py_buffer(np.packbits(late, bitorder="little"))
+        return pa.Array.from_buffers(pa.bool_(), batch.num_rows, [None, bits])
