@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help venv demo test check format bench bench-core bench-ordered bench-stack soak clean
+.PHONY: help venv demo test check format bench bench-core bench-ordered bench-spark-ordered bench-stack soak clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -28,13 +28,16 @@ format: venv ## format the code
 	@$(BIN)/ruff format
 	@$(BIN)/ruff check --fix
 
-bench: bench-core bench-ordered bench-stack ## every benchmark
+bench: bench-core bench-ordered bench-spark-ordered bench-stack ## every benchmark
 
 bench-core: venv ## the frontier: speed and size
 	@$(BIN)/python -m bench.core
 
 bench-ordered: venv ## a log read in the order of its time, beside confluent-kafka and kafkars
 	@$(BIN)/python -m bench.ordered
+
+bench-spark-ordered: venv ## the same on Spark, beside a source without Kafka
+	@$(BIN)/python -m bench.spark_ordered
 
 bench-stack: venv ## seconds from `strandline up` to ready, cold and warm
 	@$(BIN)/python -m bench.stack

@@ -36,7 +36,7 @@ from strandline.ordered.words import cutoff
 from strandline.spark.options import SourceOptions
 from strandline.spark.slice import read_slice
 
-ROWS_A_SLICE = 250_000
+ROWS_A_SLICE = 1_000_000
 UNLIMITED = 2**62
 
 SCHEMA = StructType(

@@ -1,0 +1,140 @@
+"""`kafka_ordered` on Spark: 2,000,000 rows in order into a sink that does nothing, and through `mapInArrow`.
+
+Beside it, in the same session, the limit: a source that gives batches of the same shape out of memory, without Kafka.
+
+`python -m bench.spark_ordered`, with `--records 200000 --rounds 2` for a quick trial.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from bench.figures import Figure, report
+from bench.ordered import Log, event, fill, progress
+from strandline.spark import register, session
+from strandline.spark.ordered import SCHEMA
+from strandline.spark.slice import ARROW
+from strandline.stack import Stack
+
+CORES = 2
+NOOP_CEILING_S = 1.4
+ARROW_CEILING_S = 3.6
+BATCH_ROWS = 100_000
+
+
+class Synthetic(DataSource):
+    """Rows like those of the events, made once a task and given again and again."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "synthetic"
+
+    def schema(self) -> Any:
+        return SCHEMA
+
+    def reader(self, schema: Any) -> "SyntheticReader":  # noqa: ARG002  (Spark's signature)
+        return SyntheticReader(int(self.options["rows"]), int(self.options["slices"]))
+
+
+class SyntheticReader(DataSourceReader):
+    def __init__(self, rows: int, slices: int) -> None:
+        self._rows = rows
+        self._slices = slices
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(number) for number in range(self._slices)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002
+        keys, values = zip(*(event(number) for number in range(1000)), strict=True)
+        columns = {
+            "key": keys,
+            "value": values,
+            "topic": ["events"] * 1000,
+            "partition": [0] * 1000,
+            "offset": range(1000),
+            "timestamp": range(1000),
+            "headers": [[]] * 1000,
+            "late": [False] * 1000,
+        }
+        table = pa.table({name: pa.array(column, ARROW.field(name).type) for name, column in columns.items()})
+        batch = pa.concat_tables([table] * (BATCH_ROWS // 1000)).combine_chunks().to_batches()[0]
+        batch = pa.RecordBatch.from_arrays(batch.columns, schema=ARROW)
+        left = self._rows // self._slices
+        while left:
+            yield batch.slice(0, min(left, BATCH_ROWS))
+            left -= min(left, BATCH_ROWS)
+
+
+def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+def seconds(frame: DataFrame, *, by_arrow: bool) -> float:
+    """How long it takes to read it all."""
+    chosen = frame.mapInArrow(same, frame.schema) if by_arrow else frame
+    begin = time.perf_counter()
+    chosen.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - begin
+
+
+def frames(spark: SparkSession, address: str, rows: int, slices: int) -> dict[str, DataFrame]:
+    ours = spark.read.format("kafka_ordered").option("kafka.bootstrap.servers", address).option("topics", "events")
+    limit = spark.read.format("synthetic").option("rows", rows).option("slices", slices)
+    return {"ours": ours.option("slices", slices).load(), "limit": limit.load()}
+
+
+def is_in_order(frame: DataFrame) -> bool:
+    """Whether the rows, as Spark gives them, never go back in time: each partition of the events rises."""
+    times = [row.timestamp for row in frame.select("timestamp").toLocalIterator(prefetchPartitions=True)]
+    return all(before <= after for before, after in pairwise(times))
+
+
+def ratio(best: dict[tuple[str, bool], float], *, by_arrow: bool) -> float:
+    return best["ours", by_arrow] / best["limit", by_arrow]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m bench.spark_ordered")
+    parser.add_argument("--records", type=int, default=2_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--slices", type=int, default=CORES)
+    chosen = parser.parse_args()
+    with Stack(["kafka"]) as stack:
+        address = stack.kafka[0].address
+        fill(address, Log("events", chosen.records, "lz4", event))
+        spark = session("bench", master=f"local[{CORES}]", options={"spark.ui.showConsoleProgress": "false"})
+        spark.sparkContext.setLogLevel("ERROR")
+        register(spark)
+        spark.dataSource.register(Synthetic)
+        best: dict[tuple[str, bool], float] = {}
+        for round_ in range(chosen.rounds):
+            for name, frame in frames(spark, address, chosen.records, chosen.slices).items():
+                for by_arrow in (False, True):
+                    took = seconds(frame, by_arrow=by_arrow)
+                    best[name, by_arrow] = min(took, best.get((name, by_arrow), took))
+                    progress(f"round {round_ + 1}: {name}, {'mapInArrow' if by_arrow else 'noop'}: {took:.2f} s")
+        quick = frames(spark, address, chosen.records, chosen.slices)["ours"]
+        if quick.count() != chosen.records:
+            raise AssertionError("rows are missing")
+        ordered = is_in_order(quick.limit(200_000))
+        spark.stop()
+    load = os.getloadavg()[0]
+    report(
+        f"{chosen.records:,} rows on Spark, {CORES} cores (load {load:.1f}), in order, best of {chosen.rounds}",
+        [
+            Figure("spark_ordered.in_order", float(ordered), "1 when the rows come in order", floor=1),
+            Figure("spark_ordered.limit_noop_s", best["limit", False], "a source without Kafka, into noop"),
+            Figure("spark_ordered.limit_arrow_s", best["limit", True], "the same through mapInArrow"),
+            Figure("spark_ordered.noop_vs_limit", ratio(best, by_arrow=False), "times the limit, into noop"),
+            Figure("spark_ordered.arrow_vs_limit", ratio(best, by_arrow=True), "times the limit, through mapInArrow"),
+            Figure("spark_ordered.noop_s", best["ours", False], "into noop", ceiling=NOOP_CEILING_S),
+            Figure("spark_ordered.arrow_s", best["ours", True], "through mapInArrow", ceiling=ARROW_CEILING_S),
+        ],
+    )

@@ -1,0 +1,250 @@
+"""What Spark reads is what one machine reads, row for row: batch and streaming, however cut, killed and restarted."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from strandline.ordered import OrderedConsumer, Topic
+from strandline.stack import KafkaCluster
+from tests.ordered.support import create_topic, produce, rows_of
+from tests.support import TIMEOUT, wait_for
+
+DAY = 1_767_225_600_000
+ROWS = 20_000
+COLUMNS = ("partition", "offset", "timestamp", "value")
+
+
+@pytest.fixture(scope="module")
+def mixed(kafka: KafkaCluster) -> str:
+    """Jitter, 90 % of the rows in one partition, a bulk load of one time, an aborted and an open transaction."""
+    topic = "spark-mixed"
+    create_topic(kafka.address, topic, 4)
+    chance = random.Random(4)
+    written = []
+    for number in range(ROWS):
+        stamp = DAY + (7_000 if 7_000 <= number < 12_000 else number) + chance.randrange(-40, 40)
+        partition = 0 if chance.random() < 0.9 else chance.randrange(1, 3)
+        written.append((partition, DAY + 7_000 if 8_000 <= number < 11_000 else stamp, f"{number}".encode()))
+    settings: dict[str, str | int] = {"batch.num.messages": 500, "compression.type": "lz4"}
+    produce(kafka.address, topic, written, **settings)
+    transactions(kafka.address, topic)
+    return topic
+
+
+def transactions(address: str, topic: str) -> None:
+    """One that is aborted, and one that stays open with rows behind it; the producer is left to the broker."""
+    aborted = Producer({"bootstrap.servers": address, "transactional.id": f"{topic}-aborted"})
+    aborted.init_transactions(TIMEOUT)
+    aborted.begin_transaction()
+    aborted.produce(topic, b"aborted", partition=1, timestamp=DAY + 90_000_000)
+    assert aborted.flush(TIMEOUT) == 0
+    aborted.abort_transaction(TIMEOUT)
+    opened = Producer(
+        {"bootstrap.servers": address, "transactional.id": f"{topic}-open", "transaction.timeout.ms": 900_000}
+    )
+    opened.init_transactions(TIMEOUT)
+    opened.begin_transaction()
+    opened.produce(topic, b"open", partition=3, timestamp=DAY + 100)
+    assert opened.flush(TIMEOUT) == 0
+    produce(address, topic, [(3, DAY + 200, b"behind the open one")])
+
+
+def on_one_machine(kafka: KafkaCluster, topic: str) -> list[tuple[Any, ...]]:
+    with OrderedConsumer(kafka.settings(), [Topic(topic)]) as consumer:
+        rows = rows_of(consumer.until_live())
+    return [(row.partition, row.offset, row.timestamp, row.value) for row in rows]
+
+
+def plain(rows: Iterable[Row]) -> list[tuple[Any, ...]]:
+    """Rows of Spark as those of one machine."""
+    return [
+        (r.partition, r.offset, None if r.timestamp is None else round(r.timestamp.timestamp() * 1000), bytes(r.value))
+        for r in rows
+    ]
+
+
+def reading(spark: SparkSession, kafka: KafkaCluster, topic: str, **options: str) -> DataFrame:
+    source = spark.read.format("kafka_ordered").option("kafka.bootstrap.servers", kafka.address)
+    return source.option("topics", topic).options(**options).load()
+
+
+@pytest.mark.parametrize("slices", ["1", "2", "7"])
+def test_a_batch_is_what_one_machine_reads(spark: SparkSession, kafka: KafkaCluster, mixed: str, slices: str) -> None:
+    frame = reading(spark, kafka, mixed, slices=slices)
+    assert frame.rdd.getNumPartitions() == int(slices)
+    rows = frame.collect()
+    assert plain(rows) == on_one_machine(kafka, mixed)
+    assert not any(row.late for row in rows)
+    assert {row.topic for row in rows} == {mixed}
+
+
+def test_a_batch_begins_and_ends_where_it_is_told(spark: SparkSession, kafka: KafkaCluster) -> None:
+    create_topic(kafka.address, "spark-range", 2)
+    produce(kafka.address, "spark-range", [(n % 2, DAY + n * 1000, f"{n}".encode()) for n in range(100)])
+    frame = reading(spark, kafka, "spark-range", start="2026-01-01T00:00:10Z", end="2026-01-01T00:00:20Z", slices="3")
+    assert [int(row.value) for row in frame.collect()] == list(range(10, 20))
+    assert reading(spark, kafka, "spark-range", start="latest").count() == 0
+    assert reading(spark, kafka, "spark-range", end="-1h").count() == 100
+
+
+def test_headers_and_nulls_reach_spark(spark: SparkSession, kafka: KafkaCluster) -> None:
+    create_topic(kafka.address, "spark-headers")
+    producer = Producer(kafka.settings())
+    headers: list[tuple[str, str | bytes | None]] = [("tide", b"high"), ("none", None)]
+    producer.produce("spark-headers", None, b"key", timestamp=DAY, headers=headers)
+    assert producer.flush(TIMEOUT) == 0
+    (row,) = reading(spark, kafka, "spark-headers").collect()
+    assert (row.key, row.value) == (bytearray(b"key"), None)
+    assert [(header.key, header.value) for header in row.headers] == [("tide", bytearray(b"high")), ("none", None)]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"topcis": "t"}, "option 'topcis' is unknown; did you mean 'topics'?"),
+        ({"slices": "0"}, "option 'slices' is '0'; it takes a whole number above 0"),
+        ({"start": "erliest"}, "did you mean 'earliest'"),
+        ({"start": "committed"}, "Spark keeps the position in its checkpoint"),
+        ({"kafka.acks": "1"}, "option 'kafka.acks' is unknown"),
+        ({"maxSpanPerEpoch": "5 days"}, "it takes a time such as"),
+        ({"isolation": "dirty"}, "option 'isolation' is 'dirty'"),
+    ],
+)
+def test_wrong_options_are_refused(
+    spark: SparkSession, kafka: KafkaCluster, options: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(PySparkException) as caught:
+        reading(spark, kafka, "t", **options).count()
+    assert problem in str(caught.value)
+
+
+def test_an_unknown_topic_is_named(spark: SparkSession, kafka: KafkaCluster) -> None:
+    with pytest.raises(PySparkException, match="has no topic 'nowhere'"):
+        reading(spark, kafka, "nowhere").count()
+
+
+def streamed(spark: SparkSession, kafka: KafkaCluster, topic: str, directory: Path, **options: str) -> list[list[Row]]:
+    """All that is available now, epoch by epoch, in the order in which Spark has the rows."""
+    found: dict[int, list[Row]] = {}
+    source = spark.readStream.format("kafka_ordered").option("kafka.bootstrap.servers", kafka.address)
+    writer = source.option("topics", topic).options(**options).load().writeStream
+    writer = writer.foreachBatch(lambda frame, epoch: found.__setitem__(epoch, frame.collect()))
+    query = writer.option("checkpointLocation", str(directory)).trigger(availableNow=True).start()
+    assert query.awaitTermination(int(TIMEOUT))
+    return [found[epoch] for epoch in sorted(found)]
+
+
+@pytest.mark.parametrize("options", [{}, {"maxRowsPerEpoch": "6000", "slices": "2"}, {"maxSpanPerEpoch": "5s"}])
+def test_a_stream_is_what_one_machine_reads(
+    spark: SparkSession, kafka: KafkaCluster, mixed: str, tmp_path: Path, options: dict[str, str]
+) -> None:
+    epochs = streamed(spark, kafka, mixed, tmp_path, **options)
+    rows = [row for epoch in epochs for row in epoch]
+    assert plain(rows) == on_one_machine(kafka, mixed)
+    assert not any(row.late for row in rows)
+    if options:
+        assert len(epochs) > 2
+    if "maxRowsPerEpoch" in options:
+        assert max(map(len, epochs)) <= 6000
+
+
+def test_a_stream_goes_on_from_its_checkpoint_and_marks_what_is_late(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    topic = "spark-late"
+    create_topic(kafka.address, topic, 2)
+    produce(kafka.address, topic, [(0, DAY + n, b"first") for n in range(10)])
+    assert sum(map(len, streamed(spark, kafka, topic, tmp_path))) == 10
+    assert streamed(spark, kafka, topic, tmp_path) == []
+    produce(
+        kafka.address,
+        topic,
+        [(1, DAY + 5, b"late"), (1, DAY + 9, b"just"), (0, DAY + 3, b"back"), (1, DAY + 50, b"new")],
+    )
+    rows = [row for epoch in streamed(spark, kafka, topic, tmp_path) for row in epoch]
+    # What goes back within its own partition has its partition's time, and is not late.
+    assert [(bytes(row.value), row.late) for row in rows] == [
+        (b"late", True),
+        (b"back", False),
+        (b"just", False),
+        (b"new", False),
+    ]
+
+
+STREAM = """
+import sys
+from strandline.spark import register, session
+
+address, topic, out, checkpoint = sys.argv[1:]
+spark = session("stream", master="local[2]", options={"spark.ui.showConsoleProgress": "false"})
+register(spark)
+source = spark.readStream.format("kafka_ordered").option("kafka.bootstrap.servers", address).option("topics", topic)
+rows = source.option("maxRowsPerEpoch", "1500").load().select("partition", "offset", "timestamp", "value", "late")
+query = rows.writeStream.format("parquet").option("path", out).option("checkpointLocation", checkpoint)
+query.trigger(availableNow=True).start().awaitTermination()
+spark.stop()
+"""
+
+
+def test_a_stream_that_is_killed_goes_on_with_nothing_lost_and_nothing_twice(
+    spark: SparkSession, kafka: KafkaCluster, mixed: str, tmp_path: Path
+) -> None:
+    out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
+    command = [sys.executable, "-c", STREAM, kafka.address, mixed, str(out), str(checkpoint)]
+    commits = checkpoint / "commits"
+    for kill_after in (1, 4):
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            wait_for(partial(has_done, commits, kill_after), "some epochs are done")
+        finally:
+            kill_tree(process)
+    subprocess.run(command, capture_output=True, timeout=3 * TIMEOUT, check=True)
+    rows = spark.read.parquet(str(out)).collect()
+    expected = on_one_machine(kafka, mixed)
+    assert sorted(plain(rows)) == sorted(expected)
+    assert len(list(commits.glob("[0-9]*"))) >= len(expected) // 1500
+
+
+def has_done(commits: Path, epochs: int) -> bool:
+    return commits.exists() and len(list(commits.glob("[0-9]*"))) >= epochs
+
+
+def kill_tree(process: "subprocess.Popen[bytes]") -> None:
+    """End a Spark application at once, its Java and Python processes too: all of one session of the system."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(TIMEOUT)
+
+
+def test_the_progress_of_a_stream_tells_the_ends(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path) -> None:
+    topic = "spark-progress"
+    create_topic(kafka.address, topic, 2)
+    produce(kafka.address, topic, [(0, DAY + n, b"x") for n in range(10)])
+    source = spark.readStream.format("kafka_ordered").option("kafka.bootstrap.servers", kafka.address)
+    writer = source.option("topics", topic).load().writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(processingTime="200 milliseconds").start()
+    try:
+        wait_for(lambda: query.lastProgress is not None and query.lastProgress["numInputRows"] == 10, "the first epoch")
+        produce(kafka.address, topic, [(1, DAY + 20, b"x") for _ in range(5)])
+        seen: list[dict[str, Any]] = []
+
+        def is_told() -> bool:
+            seen[:] = [json.loads(p["sources"][0]["latestOffset"] or "{}") for p in query.recentProgress]
+            return any(told.get("offsets", {}).get(topic) == {"0": 10, "1": 5} for told in seen)
+
+        wait_for(is_told, f"the ends of both partitions are told: {seen}")
+    finally:
+        query.stop()
