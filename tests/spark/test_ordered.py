@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from confluent_kafka import Producer
 from pyspark.errors import PySparkException
@@ -248,3 +249,29 @@ def test_the_progress_of_a_stream_tells_the_ends(spark: SparkSession, kafka: Kaf
         wait_for(is_told, f"the ends of both partitions are told: {seen}")
     finally:
         query.stop()
+
+
+CLUSTER = """
+import json, sys
+from strandline.spark import register, session
+
+address, topic = sys.argv[1:]
+spark = session("cluster", master="local-cluster[2,1,1024]", options={"spark.ui.showConsoleProgress": "false"})
+register(spark)
+source = spark.read.format("kafka_ordered").option("kafka.bootstrap.servers", address).option("topics", topic)
+rows = source.option("slices", "4").load().select("partition", "offset").collect()
+executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
+print(json.dumps({"executors": executors, "rows": [list(row) for row in rows]}))
+spark.stop()
+"""
+
+
+def test_a_cluster_of_two_executors_reads_the_same(kafka: KafkaCluster, mixed: str) -> None:
+    # Executors are started by Spark's own scripts, which look here for them.
+    env = {**os.environ, "SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_LOCAL_IP": "127.0.0.1"}
+    command = [sys.executable, "-c", CLUSTER, kafka.address, mixed]
+    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=3 * TIMEOUT, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert found["executors"] == 2
+    assert found["rows"] == [[partition, offset] for partition, offset, _, _ in on_one_machine(kafka, mixed)]
