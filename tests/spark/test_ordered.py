@@ -14,6 +14,8 @@ from typing import Any
 import pyspark
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -182,6 +184,29 @@ def test_a_stream_goes_on_from_its_checkpoint_and_marks_what_is_late(
         (b"just", False),
         (b"new", False),
     ]
+
+
+def test_a_partition_that_is_added_is_read_by_a_running_stream(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    topic = "spark-added"
+    create_topic(kafka.address, topic, 1)
+    produce(kafka.address, topic, [(0, DAY, b"first")])
+    found: list[bytes] = []
+    source = spark.readStream.format("kafka_ordered").option("kafka.bootstrap.servers", kafka.address)
+    writer = source.option("topics", topic).load().writeStream
+    writer = writer.foreachBatch(lambda frame, _: found.extend(bytes(row.value) for row in frame.collect()))
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(processingTime="200 milliseconds").start()
+    try:
+        wait_for(lambda: found == [b"first"], "the first epoch")
+        admin = AdminClient({"bootstrap.servers": kafka.address})
+        admin.create_partitions([NewPartitions(topic, 2)])[topic].result(TIMEOUT)
+        wait_for(lambda: len(admin.list_topics(topic).topics[topic].partitions) == 2, "the partition is there")
+        produce(kafka.address, topic, [(1, DAY + 5, b"second")])
+        wait_for(lambda: found == [b"first", b"second"], "the row of the new partition")
+        assert query.exception() is None
+    finally:
+        query.stop()
 
 
 STREAM = """
