@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, TypeVar
 import pyarrow as pa
 
 from strandline.errors import OptionError
+from strandline.kafka.cluster import PATIENCE
 from strandline.kafka.partition import Partition
 from strandline.ordered.consumer import POLL_WITHIN, AsyncOrderedConsumer
 from strandline.ordered.reading import Loss
@@ -37,6 +38,7 @@ class OrderedConsumer:
         max_ahead: timedelta = timedelta(hours=1),
         on_corrupt: Literal["error", "skip"] = "error",
         on_missing: Literal["earliest", "error"] = "earliest",
+        start_within: timedelta = PATIENCE,
     ) -> None:
         self._consumer = AsyncOrderedConsumer(
             settings,
@@ -49,6 +51,7 @@ class OrderedConsumer:
             max_ahead=max_ahead,
             on_corrupt=on_corrupt,
             on_missing=on_missing,
+            start_within=start_within,
         )
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="strandline-ordered", daemon=True)
