@@ -272,6 +272,7 @@ def test_the_address_may_come_from_the_environment_or_a_file(kafka: KafkaCluster
         (["t", "--from", "erliest"], "'erliest' is no start; did you mean 'earliest'?"),
         (["t", "--from", "2026-01-01"], "'2026-01-01' has no time zone"),
         (["t", "--until", "never"], "'never' is no end"),
+        (["t", "--until", ""], "'' is no end"),
         (["t", "--until", "live", "--follow"], "--follow goes on until Ctrl-C; leave out --until"),
         (["t", "--where", "kye=1"], "'kye=1': field 'kye' is unknown; did you mean 'key'?"),
         (["t", "--format", "json"], "format 'json' is unknown; did you mean 'jsonl'?"),

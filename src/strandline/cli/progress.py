@@ -24,13 +24,10 @@ def summary(read: int, kept: int, seconds: float, losses: int) -> str:
     return f"{counted} in {seconds:.1f} s ({read / max(seconds, 0.001):,.0f} a second){lost}"
 
 
-def progress_line(read: int, seconds: float, partitions: pa.Table) -> str:
-    """How fast it goes, how far it has come, and how much there may be still."""
+def progress_line(read: int, seconds: float, reached: int | None, partitions: pa.Table) -> str:
+    """How fast it goes, the time in milliseconds of the last record, and how much there may be still."""
     parts = [f"{read:,} records", f"{read / max(seconds, 0.001):,.0f} a second"]
-    # The time up to which all partitions have been read. One that is at its end holds nobody back.
-    behind = partitions.filter(pc.less(partitions["position"], partitions["end"]))
-    reached = pc.min(behind["timestamp"].cast(pa.int64())).as_py()
-    if reached is not None and reached >= 0:
+    if reached is not None:
         parts.append(f"at {np.datetime_as_string(np.datetime64(reached, 'ms'), unit='s', timezone='UTC')}")
     parts.append(f"{to_go(partitions):,} to go")
     return "   ".join(parts)
@@ -55,7 +52,7 @@ class ProgressLine:
     def show(self, line: Callable[[], str]) -> None:
         """Draw the line, unless it was drawn a moment ago."""
         now = self._clock.monotonic()
-        if not self._is_on or (self._is_drawn and now - self._drawn < REFRESH):
+        if not self._is_on or now - self._drawn < REFRESH:
             return
         self.clear()
         text = Text(line(), "dim")

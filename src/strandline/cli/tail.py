@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
+import pyarrow as pa
 from cyclopts import Parameter
 
 from strandline.cli.progress import ProgressLine, progress_line, summary
@@ -25,6 +26,7 @@ from strandline.units import Nanos
 START_WITHIN = timedelta(seconds=5)
 # How soon a request to stop is heard.
 POLL_WITHIN = 0.2
+SEARCH_ROWS = 5_000
 COMMIT_EVERY = Nanos(1_000_000_000)
 
 clock = SystemClock()
@@ -94,7 +96,7 @@ def tail(
         raise OptionError("no topic to read: strandline tail TOPIC")
     if follow and until is not None:
         raise OptionError("--follow goes on until Ctrl-C; leave out --until")
-    begin, end = parse_start(start), parse_end(until or "live")
+    begin, end = parse_start(start), parse_end("live" if until is None else until)
     conditions = Where.parse(where)
     reach = kafka_settings(os.environ, kafka_config, settings, kafka, group)
     if (commit or isinstance(begin, Committed)) and not reach.get("group.id"):
@@ -110,7 +112,8 @@ def tail(
             reach,
             [Topic(name, begin) for name in topics],
             cutoff=cutoff(end, datetime.now(UTC)),
-            batch_rows=sink.batch_rows,
+            # Of what is looked through little is printed, so that more may come at a time.
+            batch_rows=max(sink.batch_rows, SEARCH_ROWS) if where else sink.batch_rows,
             start_within=START_WITHIN,
         )
         with consumer:
@@ -152,6 +155,7 @@ class _Copy:
         self._progress = ProgressLine(clock)
         self._read = self._kept = self._committed = self._told = 0
         self._committed_at = self._begin
+        self._reached: int | None = None
 
     def run(self, stop: _Stop) -> None:
         """Until the end, or until asked to stop."""
@@ -169,15 +173,20 @@ class _Copy:
         batch = self._consumer.poll(POLL_WITHIN)
         if batch.num_rows:
             kept = self._where.keep(batch)
-            self._progress.clear()
-            self._sink.write(kept)
+            if kept.num_rows:
+                self._progress.clear()
+                self._sink.write(kept)
+            self._reached = batch["timestamp"].cast(pa.int64())[-1].as_py()
             self._read += batch.num_rows
             self._kept += kept.num_rows
         if clock.monotonic() - self._committed_at >= COMMIT_EVERY:
             self._commit()
         self._tell_losses()
         if not self._consumer.is_live:
-            self._progress.show(lambda: progress_line(self._read, self._seconds(), self._consumer.partitions()))
+            self._progress.show(self._line)
+
+    def _line(self) -> str:
+        return progress_line(self._read, self._seconds(), self._reached, self._consumer.partitions())
 
     def _commit(self) -> None:
         if self._commits and self._read > self._committed and self._sink.is_settled:
