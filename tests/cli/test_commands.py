@@ -69,7 +69,9 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["up", "--help"], ["demo", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["--help"], ["up", "--help"], ["demo", "--help"], ["tail", "--help"], ["--version"]]
+)
 def test_help_needs_nothing_and_exits_0(arguments: list[str]) -> None:
     result = run_strandline(*arguments)
     assert (result.returncode, result.stderr) == (0, "")

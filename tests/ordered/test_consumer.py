@@ -127,6 +127,12 @@ def test_all_is_live_at_the_cutoff_and_what_follows_comes_in_order_too(kafka: Ka
     assert [row.value for row in after] == [f"{n}".encode() for n in range(30, 100)]
 
 
+def test_no_row_from_the_cutoff_on_comes_before_all_is_live(kafka: KafkaCluster, hundred: str) -> None:
+    with OrderedConsumer(kafka.settings(), [Topic(hundred)], cutoff=at(DAY)) as consumer:
+        assert rows_of(consumer.until_live()) == []
+        assert [row.value for row in rows_of([consumer.poll(TIMEOUT)])][:1] == [b"0"]
+
+
 def test_what_comes_later_is_merged_and_waits_for_nobody_for_ever(kafka: KafkaCluster) -> None:
     create_topic(kafka.address, "later", 3)
     idle = timedelta(milliseconds=300)
@@ -201,6 +207,16 @@ def test_a_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
         port = nobody.getsockname()[1]
         with pytest.raises(BrokerUnreachable, match=f"Kafka at 127.0.0.1:{port}: no broker answers"):
             OrderedConsumer({"bootstrap.servers": f"127.0.0.1:{port}"}, [Topic("t")])
+
+
+def test_how_long_it_is_tried_at_the_start_is_told(kafka: KafkaCluster, hundred: str) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        settings = {"bootstrap.servers": f"127.0.0.1:{nobody.getsockname()[1]}"}
+        with pytest.raises(BrokerUnreachable, match="no broker answers"):
+            OrderedConsumer(settings, [Topic("t")], start_within=timedelta(0))
+    with OrderedConsumer(kafka.settings(), [Topic(hundred)], start_within=timedelta(0)) as consumer:
+        assert not consumer.is_live
 
 
 def test_a_server_that_is_no_kafka_is_told(monkeypatch: pytest.MonkeyPatch, kafka: KafkaCluster) -> None:

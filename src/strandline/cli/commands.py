@@ -34,6 +34,20 @@ app.command(
     committed frontier. At the end every record has been finished, and the repeats are counted. Takes about 15 seconds.
     """,
 )
+app.command(
+    "strandline.cli.tail:tail",
+    name="tail",
+    help="""Print records of Kafka topics in the order of their time, across all partitions.
+
+    Begins at the oldest record and ends at the newest one unless told otherwise. On a terminal JSON is indented and in
+    colour; in a pipe there is one line a record. A summary, and offsets that could not be read, go to standard error.
+    Ctrl-C ends it in good order.
+
+    The last hour, and what comes: strandline tail events --from -1h --follow
+
+    One key, for jq: strandline tail events --where key=ab --format jsonl | jq .value
+    """,
+)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,14 +1,14 @@
 """A cluster as a reader sees it: who leads which partition, which offsets there are, and record batches as they lie.
 
 Everything is asked of the leader of the partition in question. A leader that has moved, is starting or is gone is
-looked for again, for as long as `PATIENCE`; what a broker refuses for good is raised at once.
+looked for again, for as long as `patience`; what a broker refuses for good is raised at once.
 """
 
 import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
 from typing import TypeVar
@@ -104,8 +104,9 @@ class Fetched:
     last_stable_offset: int
 
 
-async def again(act: Callable[[], Awaitable[T]]) -> T:
-    """Do it until it works, for as long as `PATIENCE` while the failure is one that passes."""
+async def again(act: Callable[[], Awaitable[T]], patience: timedelta = PATIENCE) -> T:
+    """Do it until it works, for as long as `patience` while the failure is one that passes."""
+    policy = replace(AGAIN, until=Within(nanos(patience)))
     clock = SystemClock()
     begin, attempt = clock.monotonic(), 1
     while True:
@@ -114,7 +115,7 @@ async def again(act: Callable[[], Awaitable[T]]) -> T:
         except (BrokerUnreachable, Moved) as error:
             failure = classify(error, [(KafkaError, Failure.TRANSIENT)])
             elapsed = Nanos(clock.monotonic() - begin)
-            answer = decide(AGAIN, failure, attempt=attempt, elapsed=elapsed, draw=random.random())  # noqa: S311
+            answer = decide(policy, failure, attempt=attempt, elapsed=elapsed, draw=random.random())  # noqa: S311
             if isinstance(answer, GiveUp):
                 raise
             await asyncio.sleep(answer.delay / 1e9)
@@ -131,6 +132,8 @@ class Cluster:
             raise OptionError("'bootstrap.servers' is missing: host:port of one or more brokers, commas between")
         self._security = security.Security.parse(settings)
         self._client_id = str(settings.get("client.id", "strandline"))
+        self.patience = PATIENCE
+        """How long a question is asked again when it is not answered."""
         self._brokers: dict[int, tuple[str, int]] = {}
         self._leaders: dict[Partition, tuple[int, int]] = {}
         self._topics: list[str] = []
@@ -142,7 +145,7 @@ class Cluster:
     async def partitions(self, topics: Collection[str]) -> list[Partition]:
         """Every partition of the topics, each with a leader."""
         self._topics = sorted({*self._topics, *topics})
-        await again(self.refresh)
+        await again(self.refresh, self.patience)
         return sorted(partition for partition in self._leaders if partition.topic in topics)
 
     def leader(self, partition: Partition) -> int:
@@ -195,7 +198,7 @@ class Cluster:
                 await self.refresh()
                 raise
 
-        await again(ask)
+        await again(ask, self.patience)
         return found
 
     async def _offsets_of(
@@ -302,7 +305,7 @@ class Cluster:
                 raise
             return fetched
 
-        return await again(ask)
+        return await again(ask, self.patience)
 
     def close(self) -> None:
         """Close every connection."""

@@ -7,6 +7,7 @@ from typing import Literal, Self, TypeVar
 
 import pyarrow as pa
 
+from strandline.kafka.cluster import PATIENCE
 from strandline.kafka.partition import Partition
 from strandline.ordered.consumer import POLL_WITHIN, AsyncOrderedConsumer
 from strandline.ordered.loop import LoopThread
@@ -35,6 +36,7 @@ class OrderedConsumer:
         max_ahead: timedelta = timedelta(hours=1),
         on_corrupt: Literal["error", "skip"] = "error",
         on_missing: Literal["earliest", "error"] = "earliest",
+        start_within: timedelta = PATIENCE,
     ) -> None:
         self._consumer = AsyncOrderedConsumer(
             settings,
@@ -47,6 +49,7 @@ class OrderedConsumer:
             max_ahead=max_ahead,
             on_corrupt=on_corrupt,
             on_missing=on_missing,
+            start_within=start_within,
         )
         self._loop = LoopThread("consumer")
         try:

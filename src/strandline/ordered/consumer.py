@@ -20,7 +20,7 @@ import pyarrow as pa
 from strandline.clock import Clock, SystemClock
 from strandline.core.ordering import END_OF_TIME, Ordering
 from strandline.errors import OffsetOutOfRange, OptionError, did_you_mean
-from strandline.kafka.cluster import Cluster, Isolation, refuse_unused
+from strandline.kafka.cluster import PATIENCE, Cluster, Isolation, refuse_unused
 from strandline.kafka.group import Group
 from strandline.kafka.partition import Partition
 from strandline.ordered.merge import Merge, Part
@@ -66,6 +66,7 @@ class AsyncOrderedConsumer:
         max_ahead: timedelta = timedelta(hours=1),
         on_corrupt: Literal["error", "skip"] = "error",
         on_missing: Literal["earliest", "error"] = "earliest",
+        start_within: timedelta = PATIENCE,
         clock: Clock | None = None,
     ) -> None:
         if not topics:
@@ -83,8 +84,8 @@ class AsyncOrderedConsumer:
         ):
             if value not in valid:
                 raise OptionError(f"{name} is '{value}'; {did_you_mean(value, valid)}")
-        if idle_after < timedelta(0) or max_ahead < timedelta(0):
-            raise OptionError("idle_after and max_ahead are not negative")
+        if min(idle_after, max_ahead, start_within) < timedelta(0):
+            raise OptionError("idle_after, max_ahead and start_within are not negative")
         if len({topic.name for topic in topics}) < len(topics):
             raise OptionError("a topic is named twice")
         self._settings = dict(settings)
@@ -94,6 +95,7 @@ class AsyncOrderedConsumer:
         self._buffer_bytes = buffer_bytes
         self._idle_after = idle_after
         self._max_ahead = max_ahead
+        self._start_within = start_within
         self._rules = Rules(ISOLATIONS[isolation], on_corrupt == "skip", on_missing == "earliest")
         self._clock = clock or SystemClock()
         self._cluster = Cluster(self._settings)
@@ -106,7 +108,9 @@ class AsyncOrderedConsumer:
     async def start(self) -> Self:
         """Find every partition, its range and its leader, and begin to read."""
         now = self._now()
+        self._cluster.patience = self._start_within
         self._ranges = await resolve(self._cluster, self._topics, self._rules.isolation, self._group, now)
+        self._cluster.patience = PATIENCE
         for partition, range_ in self._ranges.items():
             if range_.start < range_.earliest and not self._rules.skip_missing:
                 raise OffsetOutOfRange(partition, asked=range_.start, earliest=range_.earliest, latest=range_.end)

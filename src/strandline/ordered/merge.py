@@ -66,9 +66,13 @@ class Merge:
     async def poll(self, most: int, within: float) -> pa.RecordBatch:
         """The next rows in order as soon as there are any; none when the seconds are over or all has been returned."""
         deadline = self._clock.monotonic() + int(within * 1e9)
+        was_live = self.ordering.is_live
         while True:
             if self.reading.failure is not None:
                 raise self.reading.failure
+            if self.ordering.is_live and not was_live:
+                # It was what has been read that told so. The rows from here on are not of what was there before.
+                return _nothing()
             changed = self.reading.changed
             now = self._clock.monotonic()
             order = self.ordering.pop(most, now)
@@ -77,7 +81,7 @@ class Merge:
                 self.reading.taken()
                 return await asyncio.to_thread(self._gather.batch, order, sources)
             if now >= deadline or self.ordering.is_drained:
-                return pa.RecordBatch.from_pylist([], schema=SCHEMA)
+                return _nothing()
             due = self.ordering.patience_ends()
             wait = (deadline if due is None else min(deadline, due)) - now
             try:
@@ -112,6 +116,10 @@ class Merge:
     async def close(self) -> None:
         """Stop reading."""
         await self.reading.stop()
+
+
+def _nothing() -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=SCHEMA)
 
 
 def _take_first(chunks: deque[Columns], count: int) -> list[Columns]:
