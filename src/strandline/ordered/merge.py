@@ -16,7 +16,7 @@ from strandline.kafka.cluster import Cluster
 from strandline.kafka.partition import Partition
 from strandline.ordered.reading import Reading, Rules
 from strandline.units import Nanos
-from strandline.wire.gather import SCHEMA, Gather
+from strandline.wire.gather import Gather
 from strandline.wire.records import Columns
 
 # What is read while the rows before it are being used: enough to keep both busy, and little enough to stay in caches.
@@ -72,7 +72,7 @@ class Merge:
                 raise self.reading.failure
             if self.ordering.is_live and not was_live:
                 # It was what has been read that told so. The rows from here on are not of what was there before.
-                return _nothing()
+                return self._gather.nothing
             changed = self.reading.changed
             now = self._clock.monotonic()
             order = self.ordering.pop(most, now)
@@ -81,7 +81,7 @@ class Merge:
                 self.reading.taken()
                 return await asyncio.to_thread(self._gather.batch, order, sources)
             if now >= deadline or self.ordering.is_drained:
-                return _nothing()
+                return self._gather.nothing
             due = self.ordering.patience_ends()
             wait = (deadline if due is None else min(deadline, due)) - now
             try:
@@ -116,10 +116,6 @@ class Merge:
     async def close(self) -> None:
         """Stop reading."""
         await self.reading.stop()
-
-
-def _nothing() -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], schema=SCHEMA)
 
 
 def _take_first(chunks: deque[Columns], count: int) -> list[Columns]:

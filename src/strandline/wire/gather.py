@@ -49,6 +49,8 @@ class Gather:
         self._topics = _strings([topic.encode() for topic in topics])
         self._topic_of = np.array([topics.index(topic) for topic, _ in names], dtype=np.int32)
         self._number_of = np.array([number for _, number in names], dtype=np.int32)
+        self.nothing = self.batch(np.empty(0, dtype=np.int32), [])
+        """A batch of no rows."""
 
     def batch(self, order: Ints, sources: Sequence[Sequence[Columns]]) -> pa.RecordBatch:
         """Rows in order: for each the partition whose next row it is, and by partition exactly those rows."""
