@@ -11,6 +11,7 @@
     ├── KafkaError                     a Kafka cluster that does not do what we ask
     │   ├── BrokerUnreachable          no connection, no answer in time, or an answer that cannot be read
     │   ├── AuthenticationFailed       credentials or certificates that one side does not take
+    │   ├── Moved                      a leader that is not where it was asked, for too long
     │   ├── UnknownTopic               a topic that does not exist, or that we may not see
     │   ├── OffsetOutOfRange           an offset that the log no longer has, or has not yet
     │   └── BrokerRefused              any other error code of a broker
@@ -108,6 +109,13 @@ class AuthenticationFailed(KafkaError):
     def __init__(self, problem: str) -> None:
         self.problem = problem
         super().__init__(f"authentication failed: {problem}")
+
+
+class Moved(KafkaError):
+    """A leader that is not where it was asked."""
+
+    def __init__(self, where: object, code: str) -> None:
+        super().__init__(f"the leader of {where} is not to be found: {code}")
 
 
 class UnknownTopic(KafkaError):

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.core.slicing import cut_within_a_time, even_targets, next_guess
+from strandline.core.slicing import MOST_GUESSES, cut_within_a_time, even_targets, low_watermark, next_guess
 
 logs = st.lists(st.lists(st.integers(0, 5), max_size=12).map(sorted), min_size=1, max_size=4)
 
@@ -30,11 +30,11 @@ def test_shares_are_even(rows: int, slices: int) -> None:
     assert max(sizes) - min(sizes) <= 1
 
 
-@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=200).map(sorted), st.data())
+@given(st.lists(st.integers(-1, 2**62), min_size=1, max_size=200).map(sorted), st.data())
 def test_guesses_end_at_the_place_that_is_looked_for(times: list[int], data: st.DataObject) -> None:
     target = data.draw(st.integers(0, len(times)))
     low, high = (times[0], 0), (times[-1] + 1, len(times))
-    for attempt in range(200):
+    for attempt in range(MOST_GUESSES):
         if high[0] - low[0] <= 1:
             break
         time = next_guess(low, high, target, attempt)
@@ -43,3 +43,14 @@ def test_guesses_end_at_the_place_that_is_looked_for(times: list[int], data: st.
         low, high = ((time, before), high) if before < target else (low, (time, before))
     assert high[0] - low[0] <= 1
     assert sum(t < low[0] for t in times) <= target <= sum(t < high[0] for t in times) or target == 0
+
+
+@given(st.integers(0, 20), st.lists(st.integers(0, 20), min_size=1))
+def test_the_low_watermark_never_goes_back_and_stops_for_no_partition_that_brings_nothing_new(
+    time: int, lasts: list[int]
+) -> None:
+    found = low_watermark(time, lasts)
+    ahead = [last for last in lasts if last > time]
+    assert found == (min(ahead) if ahead else time)
+    # Every partition has rows in the epoch, or is ahead of it.
+    assert all(last <= found or last > time for last in lasts)

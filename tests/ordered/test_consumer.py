@@ -269,7 +269,7 @@ def test_wrong_arguments_are_refused() -> None:
         OrderedConsumer(settings, [Topic("t"), Topic("t", Latest())])
     with pytest.raises(OptionError, match="batch_rows is 0"):
         OrderedConsumer(settings, [Topic("t")], batch_rows=0)
-    with pytest.raises(OptionError, match="buffer_bytes is 5"):
+    with pytest.raises(OptionError, match="a buffer of 5 bytes"):
         OrderedConsumer(settings, [Topic("t")], buffer_bytes=5)
     with pytest.raises(OptionError, match="no time zone"):
         OrderedConsumer(settings, [Topic("t")], cutoff=datetime(2026, 1, 1))  # noqa: DTZ001
@@ -311,6 +311,39 @@ def test_the_asyncio_twin_reads_the_same(kafka: KafkaCluster, hundred: str) -> N
         return [row.value for row in rows_of(batches)]
 
     assert asyncio.run(read()) == [f"{n}".encode() for n in range(100)]
+
+
+def test_a_poll_that_is_given_up_loses_no_row_and_commits_none(kafka: KafkaCluster, hundred: str) -> None:
+    async def read() -> list[bytes | None]:
+        rows = []
+        async with AsyncOrderedConsumer(kafka.settings(), [Topic(hundred)], batch_rows=7) as consumer:
+            while not consumer.is_live:
+                before = consumer.positions()
+                poll = asyncio.create_task(consumer.poll(TIMEOUT))
+                while consumer._running()._leaving is None and not poll.done():
+                    await asyncio.sleep(0)
+                poll.cancel()
+                await asyncio.wait([poll])
+                if poll.cancelled():
+                    assert consumer.positions() == before
+                    rows += rows_of([await consumer.poll(TIMEOUT)])
+                else:
+                    rows += rows_of([poll.result()])
+        return [row.value for row in rows]
+
+    assert asyncio.run(read()) == [f"{n}".encode() for n in range(100)]
+
+
+def test_whoever_polls_a_consumer_that_is_closed_is_told(kafka: KafkaCluster, hundred: str) -> None:
+    async def read() -> None:
+        consumer = await AsyncOrderedConsumer(kafka.settings(), [Topic(hundred, Latest())]).start()
+        poll = asyncio.create_task(consumer.poll(TIMEOUT))
+        await asyncio.sleep(0)
+        await consumer.close()
+        with pytest.raises(OptionError, match="the consumer is closed"):
+            await poll
+
+    asyncio.run(read())
 
 
 def test_a_consumer_leaves_nothing_open(kafka: KafkaCluster, hundred: str) -> None:

@@ -4,15 +4,21 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
+from strandline.errors import OffsetOutOfRange
 from strandline.kafka.cluster import Cluster
+from strandline.kafka.partition import Partition
 from strandline.ordered import OrderedConsumer, Topic
 from strandline.ordered.epochs import Epochs, Limits, Position
+from strandline.ordered.merge import Part
+from strandline.ordered.reading import Loss, Rules
 from strandline.stack import KafkaCluster
 from tests.ordered.support import Row, create_topic, produce, rows_of
 from tests.ordered.test_slices import CEILING, DAY, RULES, bursts, jitter, merged, one_time, skew, stray
@@ -20,10 +26,10 @@ from tests.support import wait_for
 
 
 @asynccontextmanager
-async def epochs_of(address: str, topic: str) -> AsyncIterator[tuple[Cluster, Epochs]]:
+async def epochs_of(address: str, topic: str, rules: Rules = RULES) -> AsyncIterator[tuple[Cluster, Epochs]]:
     cluster = Cluster({"bootstrap.servers": address})
     try:
-        yield cluster, Epochs(cluster, [topic], RULES)
+        yield cluster, Epochs(cluster, [topic], rules)
     finally:
         cluster.close()
 
@@ -43,7 +49,7 @@ async def read_all(address: str, topic: str, limits: Limits, start: Position) ->
 
 @pytest.mark.parametrize("shape", [jitter, skew, one_time, bursts, stray])
 @pytest.mark.parametrize(
-    "limits", [Limits(), Limits(rows=1_700), Limits(bytes=150_000), Limits(span=timedelta(milliseconds=3_000))]
+    "limits", [Limits(), Limits(rows=1_700), Limits(bytes=40_000), Limits(span=timedelta(milliseconds=3_000))]
 )
 def test_epochs_behind_each_other_are_the_whole(
     kafka: KafkaCluster, shape: Callable[[random.Random, int], tuple[int, int]], limits: Limits
@@ -59,6 +65,10 @@ def test_epochs_behind_each_other_are_the_whole(
     assert [row for epoch in found for row in epoch] == whole
     if limits.rows is not None:
         assert max(map(len, found)) <= limits.rows
+    if limits.bytes is not None:
+        assert len(found) > 1
+    if limits.span is not None and shape in {jitter, skew, bursts}:
+        assert len(found) > 1
     assert sum(end.offsets.values()) == 8_000
 
 
@@ -78,6 +88,61 @@ def test_a_row_that_comes_too_late_is_in_the_next_epoch_and_moves_no_time(kafka:
     found, third = asyncio.run(read_all(kafka.address, topic, Limits(), second))
     assert [row.value for epoch in found for row in epoch] == [b"back", b"on too", b"on"]
     assert third.time == DAY + 20
+
+
+def test_a_partition_whose_time_never_rises_holds_nobody(kafka: KafkaCluster) -> None:
+    topic = "epochs-microseconds"
+    create_topic(kafka.address, topic, 2, message_timestamp_after_max_ms=str(2**62))
+    position = Position(offsets={})
+    for round_ in range(3):
+        far = 1_000 * DAY  # microseconds, by mistake
+        produce(kafka.address, topic, [(0, far + round_, b"stray"), (1, DAY + round_, b"row")])
+        found, position = asyncio.run(read_all(kafka.address, topic, Limits(), position))
+        assert sorted(row.value or b"" for epoch in found for row in epoch) == [b"row", b"stray"]
+
+
+def test_a_topic_that_was_made_again_is_refused(kafka: KafkaCluster) -> None:
+    topic = "epochs-again"
+    create_topic(kafka.address, topic, 1)
+    produce(kafka.address, topic, [(0, DAY, b"only")])
+    position = Position(offsets={Partition(topic, 0): 1000}, time=DAY)
+    with pytest.raises(OffsetOutOfRange, match="epochs-again/0 holds offsets 0 to 1, and 1000 was asked for"):
+        asyncio.run(read_all(kafka.address, topic, Limits(), position))
+
+
+def test_what_was_deleted_before_an_epoch_is_refused_or_named(kafka: KafkaCluster) -> None:
+    topic = "epochs-deleted"
+    create_topic(kafka.address, topic, 1)
+    produce(kafka.address, topic, [(0, DAY + n, b"x") for n in range(20)])
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    (done,) = admin.delete_records([TopicPartition(topic, 0, 12)]).values()
+    done.result(30)
+    start = Position(offsets={Partition(topic, 0): 5})
+    with pytest.raises(OffsetOutOfRange, match="epochs-deleted/0 holds offsets 12 to 20, and 5 was asked for"):
+        asyncio.run(read_all(kafka.address, topic, Limits(rows=3), start))
+
+    async def lenient() -> tuple[dict[Partition, Part], list[Loss]]:
+        async with epochs_of(kafka.address, topic, replace(RULES, skip_missing=True)) as (_, epochs):
+            return await epochs.parts(start, await epochs.next(start, Limits(rows=3), CEILING))
+
+    parts, losses = asyncio.run(lenient())
+    assert parts[Partition(topic, 0)].start == 12
+    assert [str(loss) for loss in losses] == [f"offsets 5 to 11 of {topic}/0 are lost: the broker has deleted them"]
+
+
+def test_an_epoch_that_is_read_again_is_the_same_although_its_start_has_moved(kafka: KafkaCluster) -> None:
+    topic = "epochs-same"
+    create_topic(kafka.address, topic, 1)
+    produce(kafka.address, topic, [(0, DAY + n, b"x") for n in range(10)])
+
+    async def plan() -> list[int]:
+        async with epochs_of(kafka.address, topic) as (_, epochs):
+            end = await epochs.next(Position(offsets={Partition(topic, 0): 2}), Limits(), CEILING)
+            # A query that is killed in its first epoch asks again where to begin, and time has passed.
+            parts, _ = await epochs.parts(Position(offsets={Partition(topic, 0): 6}), end)
+            return [parts[Partition(topic, 0)].start, parts[Partition(topic, 0)].end]
+
+    assert asyncio.run(plan()) == [2, 10]
 
 
 def test_partitions_that_are_added_are_read_from_their_start(kafka: KafkaCluster) -> None:

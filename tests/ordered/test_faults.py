@@ -42,11 +42,13 @@ def test_the_leaders_of_half_the_partitions_die_and_the_reader_goes_on(pair: Kaf
     with OrderedConsumer(pair.settings(), [Topic("leader-dies")], buffer_bytes=SMALL, batch_rows=1000) as consumer:
         rows = rows_of([consumer.poll(TIMEOUT)])
         second.stop(signal.SIGKILL, grace=0)
-        rows += rows_of(consumer.until_live())
-        assert consumer.losses == ()
+        try:
+            rows += rows_of(consumer.until_live())
+            assert consumer.losses == ()
+        finally:
+            second.start()
+            pair.wait_ready()
     check(rows)
-    second.start()
-    pair.wait_ready()
 
 
 def test_every_broker_is_killed_and_comes_back_and_the_reader_goes_on(pair: KafkaCluster) -> None:
@@ -90,19 +92,21 @@ def test_a_cluster_that_stays_away_is_told_when_patience_ends(
         consumer.poll(TIMEOUT)
         for broker in pair.brokers:
             broker.stop(signal.SIGKILL, grace=0)
-        with pytest.raises(BrokerUnreachable):
-            for _ in consumer.until_live():
-                pass
-        with pytest.raises(BrokerUnreachable):
-            consumer.poll()
-    for broker in pair.brokers:
-        broker.start()
-    pair.wait_ready()
+        try:
+            with pytest.raises(BrokerUnreachable):
+                for _ in consumer.until_live():
+                    pass
+            with pytest.raises(BrokerUnreachable):
+                consumer.poll()
+        finally:
+            for broker in pair.brokers:
+                broker.start()
+            pair.wait_ready()
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_rows_come_over_tls_with_a_password(secure_kafka: KafkaCluster, mechanism: str) -> None:
-    topic = f"secure-{mechanism.lower()}"
+    topic = f"read-by-{mechanism.lower()}"
     fill(secure_kafka, topic)
     settings = {**secure_kafka.secure_settings(mechanism), "group.id": "secure"}
     with OrderedConsumer(settings, [Topic(topic)]) as consumer:

@@ -1,13 +1,19 @@
 """The laws of order on a real broker: in order, exactly once, whatever lies in the log and however it is read."""
 
+import asyncio
 import random
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from strandline.clock import SystemClock
 from strandline.errors import CorruptBatch
+from strandline.kafka.cluster import Cluster, Isolation
+from strandline.kafka.partition import Partition
 from strandline.ordered import OrderedConsumer, Topic
+from strandline.ordered.merge import Merge, Part
+from strandline.ordered.reading import Rules
 from strandline.stack import KafkaCluster
 from tests.ordered.support import create_topic, inversions, offsets, produce, produce_batch, rows_of, stable_end
 from tests.support import TIMEOUT, wait_for
@@ -126,7 +132,8 @@ def test_gaps_that_compaction_leaves_are_passed(kafka: KafkaCluster) -> None:
     )
     producer = Producer({"bootstrap.servers": kafka.address, "linger.ms": 5, "batch.num.messages": 100})
     for number in range(40_000):
-        key = number % 10 if number < 30_000 else number
+        # One key for a long while, so that whole batches go; then every record has its own.
+        key = number % 10 if number < 10_000 else 1 if number < 30_000 else number
         producer.produce(topic, b"x" * 50, f"key-{key}", timestamp=DAY + number)
         producer.poll(0)
     assert producer.flush(TIMEOUT) == 0
@@ -136,21 +143,43 @@ def test_gaps_that_compaction_leaves_are_passed(kafka: KafkaCluster) -> None:
         peer.assign([TopicPartition(topic, 0, 0)])
         found: list[int] = []
         while True:
-            for message in peer.consume(10_000, timeout=TIMEOUT):
+            for message in peer.consume(1000, timeout=0.2):
                 if message.error() is not None:
                     peer.close()
                     return found
                 found.append(message.offset() or 0)
 
     wait_for(lambda: len(kept()) < 30_000, "the log is compacted")
+    # The cleaner may go on in between, and only takes away.
+    before = kept()
     with OrderedConsumer(kafka.settings(), [Topic(topic)]) as consumer:
-        rows = rows_of(consumer.until_live())
-    # The cleaner may have gone on in between, and takes away only what a later record of the same key replaces.
-    last = set(range(30_000, 40_000))
-    read = offsets(rows)[0]
-    assert last <= set(read) <= set(range(40_000))
+        read = offsets(rows_of(consumer.until_live()))[0]
+    after = kept()
+    assert set(after) <= set(read) <= set(before)
     assert read == sorted(set(read))
-    assert len(read) < 30_000
+    # A range that ends within a hole: nothing is there up to its end, and that is known.
+    hole = max(range(len(after) - 1), key=lambda n: after[n + 1] - after[n])
+    assert after[hole + 1] - after[hole] > 100
+    start, end = after[hole] + 10, after[hole + 1] - 10
+    assert asyncio.run(read_range(kafka.address, Partition(topic, 0), start, end)) == []
+    assert asyncio.run(read_range(kafka.address, Partition(topic, 0), 0, end)) == [n for n in after if n < end]
+
+
+async def read_range(address: str, partition: Partition, start: int, end: int) -> list[int]:
+    cluster = Cluster({"bootstrap.servers": address})
+    await cluster.partitions([partition.topic])
+    rules = Rules(Isolation.READ_COMMITTED, skip_corrupt=False, skip_missing=False)
+    parts = {partition: Part(start=start, end=end)}
+    merge = Merge(cluster, parts, rules, SystemClock(), ceiling=2 * DAY, buffer_bytes=1 << 20)
+    try:
+        found = []
+        async with asyncio.timeout(TIMEOUT):
+            while not merge.is_drained:
+                found += [row.offset for row in rows_of([await merge.poll(1000, TIMEOUT)])]
+        return found
+    finally:
+        await merge.close()
+        cluster.close()
 
 
 def test_records_stamped_by_the_broker_have_the_time_of_their_batch(kafka: KafkaCluster) -> None:

@@ -51,7 +51,7 @@ async def in_slices(address: str, topic: str, slices: int) -> tuple[list[Row], l
         starts = await cluster.offsets(dict.fromkeys(partitions, EARLIEST), RULES.isolation)
         ends = await cluster.offsets(dict.fromkeys(partitions, LATEST), RULES.isolation)
         parts = {p: Part(start=starts[p].offset, end=ends[p].offset) for p in partitions}
-        cuts = await Slicer(cluster, parts, RULES.isolation, CEILING).cut(slices)
+        cuts = await Slicer(cluster, parts, RULES, CEILING).cut(slices)
         found: list[Row] = []
         sizes = []
         for slice_ in sliced(parts, cuts):

@@ -58,6 +58,14 @@ def test_nothing_outside_the_range_is_read_and_nothing_in_it_is_left_out(sizes: 
     assert rows(scanned).offset.tolist() == list(range(first, min(end, ends[-1])))
 
 
+@pytest.mark.parametrize("end", [5, 12, 49, 50])
+def test_a_hole_that_compaction_left_before_the_end_is_passed(end: int) -> None:
+    wire = write(0, 5) + write(50, 5)
+    scanned = scan(wire, 0, end)
+    assert (scanned.position, len(rows(scanned))) == (end, 5)
+    assert scan(write(50, 5), 5, end).position == end
+
+
 def test_a_batch_from_which_every_record_was_compacted_away_moves_the_position() -> None:
     wire = batch([], base_offset=5, last_offset=9)
     scanned = scan(wire, 5, 20)
@@ -75,5 +83,6 @@ def test_a_damaged_batch_ends_the_reading_or_is_passed_over_and_told() -> None:
     assert scanned.position == 10
     assert rows(scanned, skip_corrupt=True).offset.tolist() == [0, 1, 2, 7, 8]
     assert [(fault.offset, fault.next_offset) for fault in scanned.corrupt] == [(3, 7), (9, 10)]
+    assert scan(wire, 0, 3, skip_corrupt=True).corrupt == []
     with pytest.raises(CorruptBatch, match="at offset 9: 1 records in 0 bytes"):
         rows(scanned)

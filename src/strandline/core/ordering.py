@@ -128,13 +128,13 @@ class Ordering(Generic[Key]):
         self._idle_after = idle_after
         self._partitions = {key: _Partition(*range_) for key, range_ in ranges.items()}
         self._leaving: NDArray[np.int32] = np.empty(0, dtype=np.int32)
-        self._has_no_ends = False
+        self.is_endless = False
+        """Whether it goes on beyond the ends."""
         self._notice_live()
 
     def feed(self, key: Key, timestamps: Longs, bytes_: int, position: int, now: Nanos = START) -> None:
         """Take rows of a partition, maybe none, with the bytes that they keep and the offset to read next."""
         partition = self._partitions[key]
-        partition.position = position
         if len(timestamps):
             times = effective_times(timestamps, partition.reached, self.ceiling)
             partition.reached = int(times[-1])
@@ -142,6 +142,7 @@ class Ordering(Generic[Key]):
             partition.waiting.append(_Rows(times, now))
             partition.held.append(_Held(len(times), bytes_))
             self.held_bytes += bytes_
+        partition.position = position
         self._notice_live()
 
     def limit(self, now: Nanos = START) -> Limit | None:
@@ -161,7 +162,7 @@ class Ordering(Generic[Key]):
 
     def _limit_of_patience(self, now: Nanos) -> Limit | None:
         """The last of the rows that have waited long enough."""
-        if not self._has_no_ends:
+        if not self.is_endless:
             return None
         over = now - self._idle_after
         overdue = (
@@ -174,7 +175,7 @@ class Ordering(Generic[Key]):
 
     def patience_ends(self) -> Nanos | None:
         """When the row that waits longest has waited long enough; None while rows wait for order alone."""
-        if not self._has_no_ends:
+        if not self.is_endless:
             return None
         since = [p.waiting[0].since for p in self._partitions.values() if p.waiting]
         return Nanos(min(since) + self._idle_after) if since else None
@@ -241,7 +242,7 @@ class Ordering(Generic[Key]):
 
     def go_live(self) -> None:
         """Read on beyond the ends."""
-        self._has_no_ends = True
+        self.is_endless = True
         for partition in self._partitions.values():
             partition.end = NO_END
 

@@ -25,7 +25,15 @@ from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from strandline.clock import SystemClock
 from strandline.core.retry import Backoff, Failure, GiveUp, Policy, Within, classify, decide
-from strandline.errors import BrokerRefused, BrokerUnreachable, KafkaError, OptionError, UnknownTopic, did_you_mean
+from strandline.errors import (
+    BrokerRefused,
+    BrokerUnreachable,
+    KafkaError,
+    Moved,
+    OptionError,
+    UnknownTopic,
+    did_you_mean,
+)
 from strandline.kafka import security
 from strandline.kafka.connection import Connection
 from strandline.kafka.partition import Partition
@@ -46,7 +54,7 @@ HIGHEST_TIME = -3
 DEFAULT_PORT = 9092
 ANY_NODE = -1
 
-# Not on the wire: a leader that is being chosen, or is not known to us.
+# What a broker says when it does not lead the partition, or does not lead it yet.
 MOVED = frozenset(
     {
         ErrorCode.not_leader_or_follower,
@@ -61,7 +69,6 @@ MOVED = frozenset(
         ErrorCode.unknown_topic_id,
         ErrorCode.request_timed_out,
         ErrorCode.network_exception,
-        ErrorCode.unstable_offset_commit,
     }
 )
 
@@ -73,13 +80,6 @@ class Isolation(Enum):
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
-
-
-class Moved(KafkaError):
-    """The leader is not where we asked; look again."""
-
-    def __init__(self, where: object, code: str) -> None:
-        super().__init__(f"the leader of {where} is not to be found: {code}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,10 @@ class Fetched:
     records: bytes
     aborted: tuple[tuple[int, int], ...]
     """Producer and first offset of each aborted transaction in these records."""
-    high_watermark: int
-    last_stable_offset: int
+
+
+ISOLATIONS = {isolation.name.lower(): isolation for isolation in Isolation}
+"""By the name that people write."""
 
 
 async def again(act: Callable[[], Awaitable[T]], patience: timedelta = PATIENCE) -> T:
@@ -140,7 +142,8 @@ class Cluster:
         # Reading has a connection of its own: a fetch may wait for records, and no question waits behind it.
         self._asking: dict[int, Connection] = {}
         self._reading: dict[int, Connection] = {}
-        self._opening = asyncio.Lock()
+        self._opening: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By node: one that does not answer keeps nobody from the others."""
 
     async def partitions(self, topics: Collection[str]) -> list[Partition]:
         """Every partition of the topics, each with a leader."""
@@ -278,15 +281,13 @@ class Cluster:
                 p.error_code,
                 p.records or b"",
                 tuple((int(a.producer_id), int(a.first_offset)) for a in p.aborted_transactions or ()),
-                int(p.high_watermark),
-                int(p.last_stable_offset),
             )
             for topic in answer.responses
             for p in topic.partitions
         ]
 
     async def read(self, partition: Partition, position: int, isolation: Isolation, *, max_bytes: int) -> Fetched:
-        """Whole record batches of one partition from a position on, from whoever leads it; none if there are none."""
+        """Whole record batches of one partition from a position on, where there are some, from whoever leads it."""
 
         async def ask() -> Fetched:
             try:
@@ -300,6 +301,8 @@ class Cluster:
                 )
                 if fetched.error is not ErrorCode.none:
                     raise _trouble(fetched.error, partition)
+                if not fetched.records:
+                    raise Moved(partition, "its leader does not have the records yet")
             except (BrokerUnreachable, Moved):
                 await self.refresh()
                 raise
@@ -315,7 +318,10 @@ class Cluster:
         self._reading.clear()
 
     async def _connect(self, node: int, kept: dict[int, Connection]) -> Connection:
-        async with self._opening:
+        connection = kept.get(node)
+        if connection is not None and connection.is_usable:
+            return connection
+        async with self._opening[node]:
             connection = kept.get(node)
             if connection is None or not connection.is_usable:
                 if node not in self._brokers:
@@ -325,9 +331,11 @@ class Cluster:
             return connection
 
     async def _connect_to_any(self) -> Connection:
-        for connection in self._asking.values():
-            if connection.is_usable:
-                return connection
+        async with self._opening[ANY_NODE]:
+            usable = next((connection for connection in self._asking.values() if connection.is_usable), None)
+            return usable or await self._open_any()
+
+    async def _open_any(self) -> Connection:
         places = [*self._brokers.values(), *self._seeds]
         failure: BrokerUnreachable | None = None
         for host, port in dict.fromkeys(places):

@@ -20,19 +20,15 @@ import pyarrow as pa
 from strandline.clock import Clock, SystemClock
 from strandline.core.ordering import END_OF_TIME, Ordering
 from strandline.errors import OffsetOutOfRange, OptionError, did_you_mean
-from strandline.kafka.cluster import PATIENCE, Cluster, Isolation, refuse_unused
+from strandline.kafka.cluster import ISOLATIONS, PATIENCE, Cluster, refuse_unused
 from strandline.kafka.group import Group
 from strandline.kafka.partition import Partition
-from strandline.ordered.merge import Merge, Part
+from strandline.ordered.merge import Merge, Part, check_buffer
 from strandline.ordered.reading import Loss, Rules
 from strandline.ordered.starts import Range, Topic, milliseconds, resolve
 from strandline.units import nanos
 
-# Arrow's offsets within a batch have 31 bits, and a batch may hold all that is buffered.
-MOST_BUFFERED = 1 << 30
-LEAST_BUFFERED = 1 << 20
 POLL_WITHIN = 1.0
-ISOLATIONS = {isolation.name.lower(): isolation for isolation in Isolation}
 
 PARTITIONS = pa.schema(
     [
@@ -73,8 +69,7 @@ class AsyncOrderedConsumer:
             raise OptionError("no topic to read")
         if batch_rows < 1:
             raise OptionError(f"batch_rows is {batch_rows}; a batch has at least one row")
-        if not LEAST_BUFFERED <= buffer_bytes <= MOST_BUFFERED:
-            raise OptionError(f"buffer_bytes is {buffer_bytes:,}; it takes {LEAST_BUFFERED:,} to {MOST_BUFFERED:,}")
+        check_buffer(buffer_bytes)
         if cutoff is not None and cutoff.tzinfo is None:
             raise OptionError(f"cutoff {cutoff} has no time zone; give it one, such as datetime.UTC")
         for name, value, valid in (
@@ -109,7 +104,8 @@ class AsyncOrderedConsumer:
         """Find every partition, its range and its leader, and begin to read."""
         now = self._now()
         self._cluster.patience = self._start_within
-        self._ranges = await resolve(self._cluster, self._topics, self._rules.isolation, self._group, now)
+        ceiling = milliseconds(now + self._max_ahead)
+        self._ranges = await resolve(self._cluster, self._topics, self._rules, self._group, now=now, ceiling=ceiling)
         self._cluster.patience = PATIENCE
         for partition, range_ in self._ranges.items():
             if range_.start < range_.earliest and not self._rules.skip_missing:
@@ -119,7 +115,7 @@ class AsyncOrderedConsumer:
             {partition: Part(start=range_.start, end=range_.end) for partition, range_ in self._ranges.items()},
             self._rules,
             self._clock,
-            ceiling=milliseconds(now + self._max_ahead),
+            ceiling=ceiling,
             buffer_bytes=self._buffer_bytes,
             cutoff=self._cutoff,
             idle_after=nanos(self._idle_after),
@@ -129,9 +125,9 @@ class AsyncOrderedConsumer:
     async def poll(self, timeout: float = POLL_WITHIN) -> pa.RecordBatch:
         """The next rows in order as soon as there are any, at most `batch_rows`; none when the time is out."""
         merge = self._running()
-        if merge.ordering.is_drained:
+        if merge.is_drained and not merge.ordering.is_endless:
             merge.read_beyond_ends()
-        if merge.ordering.is_live:
+        if merge.ordering.is_endless:
             # What is too far ahead is judged by the start for what was there then, and by the clock from then on.
             merge.ordering.ceiling = milliseconds(self._now() + self._max_ahead)
         return await merge.poll(self._batch_rows, timeout)
@@ -155,7 +151,7 @@ class AsyncOrderedConsumer:
     @property
     def is_live(self) -> bool:
         """Whether `poll` has returned every row up to each partition's end at the start, or up to the cutoff."""
-        return self._running().ordering.is_live
+        return self._running().is_live
 
     @property
     def losses(self) -> tuple[Loss, ...]:

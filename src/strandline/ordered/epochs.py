@@ -9,14 +9,14 @@ The rules that this file keeps:
    low watermark, and the effective time that each partition has reached.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from strandline.core.ordering import BEFORE_ALL_TIME
-from strandline.core.slicing import Cut
+from strandline.core.slicing import Cut, low_watermark
 from strandline.errors import OffsetOutOfRange
-from strandline.kafka.cluster import EARLIEST, HIGHEST_TIME, LATEST, Cluster
+from strandline.kafka.cluster import EARLIEST, HIGHEST_TIME, LATEST, Cluster, Isolation
 from strandline.kafka.partition import Partition
 from strandline.ordered.merge import Part
 from strandline.ordered.reading import Loss, Rules
@@ -31,6 +31,8 @@ class Position:
     time: int = BEFORE_ALL_TIME
     """The low watermark: later epochs have no earlier row, but for late ones."""
     reached: Mapping[Partition, int] = field(default_factory=dict)
+    begins: Mapping[Partition, int] = field(default_factory=dict)
+    """Where the epoch that ends here begins, by partition of which it has something."""
     ceiling: int = 0
     """The time above which timestamps do not count in the epoch that ends here."""
 
@@ -55,8 +57,10 @@ class Epochs:
 
     async def ends(self) -> dict[Partition, int]:
         """The end of each partition, as far as it may be read now."""
-        partitions = await self._cluster.partitions(self._topics)
-        found = await self._cluster.offsets(dict.fromkeys(partitions, LATEST), self._rules.isolation)
+        return await self._offsets(await self._cluster.partitions(self._topics), LATEST, self._rules.isolation)
+
+    async def _offsets(self, partitions: Iterable[Partition], which: int, isolation: Isolation) -> dict[Partition, int]:
+        found = await self._cluster.offsets(dict.fromkeys(partitions, which), isolation)
         return {partition: at.offset for partition, at in found.items()}
 
     async def next(
@@ -69,13 +73,15 @@ class Epochs:
         partitions = await self._cluster.partitions(self._topics)
         # Asked before the ends, so that the record with the highest time lies before the end.
         highest = await self._cluster.offsets(dict.fromkeys(partitions, HIGHEST_TIME), self._rules.isolation)
-        now = await self.ends()
-        unread = await self._unread(start, {p: min(end, (ends or now).get(p, 0)) for p, end in now.items()})
+        now = await self._offsets(partitions, LATEST, self._rules.isolation)
+        unread = await self._unread(
+            start, {p: min(end, (now if ends is None else ends).get(p, 0)) for p, end in now.items()}
+        )
         if not unread:
             return start
-        slicer = Slicer(self._cluster, unread, self._rules.isolation, ceiling)
+        slicer = Slicer(self._cluster, unread, self._rules, ceiling)
         reached = await slicer.lasts(highest)
-        watermark = max(start.time, min(reached.values()))
+        watermark = low_watermark(start.time, reached.values())
         if limits.span is not None:
             watermark = max(
                 start.time, min(watermark, await slicer.lowest() + limits.span // timedelta(milliseconds=1))
@@ -85,18 +91,38 @@ class Epochs:
         taken = sum(offset - unread[partition].start for partition, offset in cut.offsets.items())
         if most is not None and taken > most:
             within = {p: replace(part, end=cut.offsets[p]) for p, part in unread.items()}
-            cut = await Slicer(self._cluster, within, self._rules.isolation, ceiling).cut_behind(most)
+            cut = await Slicer(self._cluster, within, self._rules, ceiling).cut_behind(most)
         return _behind(start, cut, unread, reached, ceiling)
 
     async def _unread(self, start: Position, ends: Mapping[Partition, int]) -> dict[Partition, Part]:
-        new = [partition for partition in ends if partition not in start.offsets]
-        earliest = await self._cluster.offsets(dict.fromkeys(new, EARLIEST), self._rules.isolation)
-        firsts = {**start.offsets, **{partition: at.offset for partition, at in earliest.items()}}
-        return {
-            partition: Part(start=firsts[partition], end=end, reached=start.reached.get(partition, BEFORE_ALL_TIME))
-            for partition, end in ends.items()
-            if firsts[partition] < end
+        """What is there to read; a partition that is new from its start."""
+        earliest = await self._offsets(ends, EARLIEST, self._rules.isolation)
+        firsts = {
+            **earliest,
+            **{partition: start.offsets[partition] for partition in ends if partition in start.offsets},
         }
+        await self._check(firsts, earliest, ends)
+        return {
+            partition: Part(
+                start=max(firsts[partition], earliest[partition]),
+                end=end,
+                reached=start.reached.get(partition, BEFORE_ALL_TIME),
+            )
+            for partition, end in ends.items()
+            if max(firsts[partition], earliest[partition]) < end
+        }
+
+    async def _check(
+        self, firsts: Mapping[Partition, int], earliest: Mapping[Partition, int], ends: Mapping[Partition, int]
+    ) -> None:
+        """Refuse to go on where the log has ended before our position, or begins behind it."""
+        ahead = [partition for partition, first in firsts.items() if first > ends[partition]]
+        latest = await self._offsets(ahead, LATEST, Isolation.READ_UNCOMMITTED)
+        for partition, first in firsts.items():
+            is_missing = first < earliest[partition] and not self._rules.skip_missing
+            if is_missing or first > latest.get(partition, first):
+                end = latest.get(partition, ends[partition])
+                raise OffsetOutOfRange(partition, asked=first, earliest=earliest[partition], latest=end)
 
     async def _most_rows(self, limits: Limits, slicer: Slicer) -> int | None:
         by_bytes = None if limits.bytes is None else int(limits.bytes / await slicer.bytes_a_row())
@@ -104,18 +130,18 @@ class Epochs:
         return max(1, min(most)) if most else None
 
     async def parts(self, start: Position, end: Position) -> tuple[dict[Partition, Part], list[Loss]]:
-        """What an epoch reads, and what of it the brokers have deleted since."""
-        parts = await self._unread(start, end.offsets)
-        earliest = await self._cluster.offsets(dict.fromkeys(parts, EARLIEST), self._rules.isolation)
-        losses = []
-        for partition, part in parts.items():
-            first = min(earliest[partition].offset, part.end)
-            if first > part.start:
-                if not self._rules.skip_missing:
-                    raise OffsetOutOfRange(partition, asked=part.start, earliest=first, latest=part.end)
-                losses.append(Loss(partition, part.start, first, "the broker has deleted them"))
-                parts[partition] = replace(part, start=first)
-        return {partition: part for partition, part in parts.items() if part.start < part.end}, losses
+        """What an epoch reads, and what of it the brokers have deleted."""
+        await self._cluster.partitions(self._topics)
+        # As it was planned, whatever a broker or a clock says of its start by now.
+        begins = end.begins
+        parts = await self._unread(replace(start, offsets=begins), {p: end.offsets[p] for p in begins})
+        lost = {p: parts[p].start if p in parts else end.offsets[p] for p in begins}
+        losses = [
+            Loss(partition, first, lost[partition], "the broker has deleted them")
+            for partition, first in begins.items()
+            if lost[partition] > first
+        ]
+        return parts, losses
 
 
 def _behind(
@@ -131,5 +157,9 @@ def _behind(
             # What follows is of the cut's time or later, whatever came before.
             reached[partition] = max(part.reached, cut.time)
     return Position(
-        offsets={**start.offsets, **cut.offsets}, time=max(start.time, cut.time), reached=reached, ceiling=ceiling
+        offsets={**start.offsets, **cut.offsets},
+        time=max(start.time, cut.time),
+        reached=reached,
+        begins={p: start.offsets.get(p, part.start) for p, part in unread.items() if cut.offsets[p] > part.start},
+        ceiling=ceiling,
     )

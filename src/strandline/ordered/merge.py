@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from strandline.clock import Clock
 from strandline.core.ordering import BEFORE_ALL_TIME, END_OF_TIME, START, Ordering
 from strandline.core.slicing import Cut
+from strandline.errors import OptionError
 from strandline.kafka.cluster import Cluster
 from strandline.kafka.partition import Partition
 from strandline.ordered.reading import Reading, Rules
@@ -21,6 +22,14 @@ from strandline.wire.records import Columns
 
 # What is read while the rows before it are being used: enough to keep both busy, and little enough to stay in caches.
 AHEAD_BYTES = 32 << 20
+LEAST_BUFFERED = 1 << 20
+MOST_BUFFERED = 1 << 30
+
+
+def check_buffer(bytes_: int) -> None:
+    """Refuse a buffer that is too small or too large: one batch may hold all of it, and Arrow's places have 31 bits."""
+    if not LEAST_BUFFERED <= bytes_ <= MOST_BUFFERED:
+        raise OptionError(f"a buffer of {bytes_:,} bytes; it takes {LEAST_BUFFERED:,} to {MOST_BUFFERED:,}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +57,7 @@ class Merge:
         cutoff: int = END_OF_TIME,
         idle_after: Nanos = START,
     ) -> None:
+        parts = dict(sorted(parts.items()))  # rows of one time come by topic and partition
         self.ordering = Ordering(
             {partition: (part.start, part.end, part.reached) for partition, part in parts.items()},
             ceiling=ceiling,
@@ -59,12 +69,16 @@ class Merge:
         ends = {partition: part.end for partition, part in parts.items()}
         self.reading = Reading(cluster, self.ordering, ends, rules, clock)
         self._returned = {partition: part.start for partition, part in parts.items()}
+        self._taken: dict[Partition, int] = {}
+        self._leaving: asyncio.Task[pa.RecordBatch] | None = None
         self._clock = clock
         self._gather = Gather(list(parts))
         self.reading.start()
 
     async def poll(self, most: int, within: float) -> pa.RecordBatch:
         """The next rows in order as soon as there are any; none when the seconds are over or all has been returned."""
+        if self._leaving is not None:
+            return await self._hand_out(self._leaving)
         deadline = self._clock.monotonic() + int(within * 1e9)
         was_live = self.ordering.is_live
         while True:
@@ -79,7 +93,8 @@ class Merge:
             if len(order):
                 sources = self._take(order)
                 self.reading.taken()
-                return await asyncio.to_thread(self._gather.batch, order, sources)
+                self._leaving = asyncio.create_task(asyncio.to_thread(self._gather.batch, order, sources))
+                return await self._hand_out(self._leaving)
             if now >= deadline or self.ordering.is_drained:
                 return self._gather.nothing
             due = self.ordering.patience_ends()
@@ -90,6 +105,13 @@ class Merge:
             except TimeoutError:
                 continue
 
+    async def _hand_out(self, leaving: asyncio.Task[pa.RecordBatch]) -> pa.RecordBatch:
+        """Wait for rows that leave. A caller that gives up waiting gets them the next time."""
+        batch = await asyncio.shield(leaving)
+        self._leaving = None
+        self._returned.update(self._taken)
+        return batch
+
     def _take(self, order: NDArray[np.int32]) -> list[list[Columns]]:
         """The rows that leave, by partition."""
         sources = []
@@ -97,7 +119,7 @@ class Merge:
         for partition, count in zip(self.ordering.keys, counts, strict=True):
             source = _take_first(self.reading.chunks[partition], count)
             if source:
-                self._returned[partition] = int(source[-1].offset[-1]) + 1
+                self._taken[partition] = int(source[-1].offset[-1]) + 1
             sources.append(source)
         return sources
 
@@ -109,13 +131,28 @@ class Merge:
     def positions(self) -> dict[Partition, int]:
         """By partition, the offset behind all that `poll` has returned."""
         return {
-            partition: returned if self.reading.chunks[partition] else max(returned, self.ordering.position(partition))
+            partition: max(returned, self.ordering.position(partition)) if self._is_empty(partition) else returned
             for partition, returned in self._returned.items()
         }
+
+    def _is_empty(self, partition: Partition) -> bool:
+        return self._leaving is None and not self.reading.chunks[partition]
+
+    @property
+    def is_live(self) -> bool:
+        """Whether everything up to the ends, or the cutoff, has been returned."""
+        return self.ordering.is_live and self._leaving is None
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether everything up to the ends has been returned."""
+        return self.ordering.is_drained and self._leaving is None
 
     async def close(self) -> None:
         """Stop reading."""
         await self.reading.stop()
+        if self._leaving is not None:
+            await asyncio.gather(self._leaving, return_exceptions=True)
 
 
 def _take_first(chunks: deque[Columns], count: int) -> list[Columns]:

@@ -18,16 +18,26 @@ from kio.schema.errors import ErrorCode
 from strandline.clock import Clock
 from strandline.core.ordering import Ordering
 from strandline.core.retry import Failure, GiveUp, decide
-from strandline.errors import BrokerRefused, BrokerUnreachable, CorruptBatch, KafkaError, OffsetOutOfRange
-from strandline.kafka.cluster import AGAIN, EARLIEST, LATEST, MOVED, Cluster, Fetched, Isolation, Moved
+from strandline.errors import (
+    BrokerRefused,
+    BrokerUnreachable,
+    CorruptBatch,
+    KafkaError,
+    Moved,
+    OffsetOutOfRange,
+    OptionError,
+)
+from strandline.kafka.cluster import AGAIN, EARLIEST, LATEST, MOVED, PATIENCE, Cluster, Fetched, Isolation
 from strandline.kafka.partition import Partition
-from strandline.units import Nanos
+from strandline.units import Nanos, nanos
 from strandline.wire.fetched import Scanned, rows, scan
 from strandline.wire.records import Columns
 
 MAX_WAIT = timedelta(milliseconds=500)
 LEAST_OF_A_PARTITION = 64 << 10
 MOST_OF_A_FETCH = 8 << 20
+FIRST_GROWTH = 4.0
+SLOWLY = 0.9
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +67,7 @@ class Rules:
 @dataclass(slots=True)
 class _Trouble:
     since: Nanos
+    last: Nanos
     attempts: int = 0
 
 
@@ -79,8 +90,10 @@ class Reading:
         self._busy: dict[Partition, int] = dict.fromkeys(ordering.keys, 0)
         self._on_the_way = 0
         self._fetch_bytes = min(MOST_OF_A_FETCH, max(LEAST_OF_A_PARTITION, ordering.buffer_bytes // 8))
+        self._growth = FIRST_GROWTH
+        """How many times as large records are here as in an answer: the bounds are of what we hold."""
         self._trouble: dict[Partition, _Trouble] = {}
-        self._to_unpack: asyncio.Queue[tuple[Partition, Scanned]] = asyncio.Queue()
+        self._to_unpack: asyncio.Queue[tuple[Partition, Scanned, int]] = asyncio.Queue()
         self._tasks: dict[object, asyncio.Task[None]] = {}
 
     def start(self) -> None:
@@ -89,7 +102,9 @@ class Reading:
         self._read_from_all()
 
     async def stop(self) -> None:
-        """End all tasks."""
+        """End all tasks; whoever still polls is told."""
+        self.failure = self.failure or OptionError("the consumer is closed")
+        self._notify()
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -132,29 +147,31 @@ class Reading:
             if not wanted:
                 await changed.wait()
                 continue
-            self._on_the_way += self._fetch_bytes
+            reserved = int(self._fetch_bytes * self._growth)
+            self._on_the_way += reserved
             try:
                 answers = await self._fetch(node, wanted)
             except (BrokerUnreachable, Moved) as error:
                 await self._look_again(wanted, error)
                 continue
             finally:
-                self._on_the_way -= self._fetch_bytes
+                self._on_the_way -= reserved
+                self._notify()
             moved = [fetched for fetched in answers if not await self._take(fetched)]
             if moved:
                 wanted = {fetched.partition: fetched.asked for fetched in moved}
                 await self._look_again(wanted, Moved(moved[0].partition, moved[0].error.name))
 
     def _wanted(self, node: int) -> dict[Partition, int]:
-        on_the_way = self._on_the_way + self._fetch_bytes
+        on_the_way = self._on_the_way + int(self._fetch_bytes * self._growth)
         is_full = self._ordering.held_bytes + on_the_way >= self._ordering.buffer_bytes
         return {
             partition: self._next[partition]
             for partition in self._ordering.to_read(on_the_way)
             if self._cluster.leader(partition) == node
             and (self._ends is None or self._next[partition] < self._ends[partition])
-            # What is needed although there is no room is fetched once, not ahead.
-            and not (is_full and self._busy[partition])
+            # Where others have to wait for room, what is needed is fetched once, and else once ahead.
+            and self._busy[partition] <= (0 if is_full else 1)
         }
 
     async def _fetch(self, node: int, wanted: Mapping[Partition, int]) -> list[Fetched]:
@@ -170,6 +187,8 @@ class Reading:
     async def _take(self, fetched: Fetched) -> bool:
         """Take what came of a partition; False when its leader must be looked for."""
         partition = fetched.partition
+        if fetched.asked != self._next[partition]:
+            return True  # another leader was asked meanwhile, and answered first
         if fetched.error in MOVED:
             return False
         self._trouble.pop(partition, None)
@@ -189,29 +208,35 @@ class Reading:
             scanned = scan(fetched.records, fetched.asked, end, fetched.aborted, skip_corrupt=skip)
         except CorruptBatch as error:
             raise CorruptBatch(error.problem, error.offset, error.next_offset, partition) from None
-        if scanned.position > fetched.asked:
-            self._hand_on(partition, scanned)
+        if scanned.position == fetched.asked:
+            # A broker that has no room for a whole batch sends nothing of it.
+            problem = f"{len(fetched.records)} bytes came, and no whole batch"
+            raise CorruptBatch(problem, fetched.asked, partition=partition)
+        self._hand_on(partition, scanned)
 
     def _hand_on(self, partition: Partition, scanned: Scanned) -> None:
         self._next[partition] = scanned.position
         self._busy[partition] += 1
-        self._on_the_way += scanned.data.nbytes
-        self._to_unpack.put_nowait((partition, scanned))
+        expected = int(scanned.data.nbytes * self._growth)
+        self._on_the_way += expected
+        self._to_unpack.put_nowait((partition, scanned, expected))
 
     def _end(self, partition: Partition) -> int:
         return 2**63 - 1 if self._ends is None else self._ends[partition]
 
     async def _unpack(self) -> None:
         while True:
-            partition, scanned = await self._to_unpack.get()
+            partition, scanned, expected = await self._to_unpack.get()
             try:
                 found = await asyncio.to_thread(rows, scanned, skip_corrupt=self._rules.skip_corrupt)
             except CorruptBatch as error:
                 raise CorruptBatch(error.problem, error.offset, error.next_offset, partition) from None
             for fault in scanned.corrupt:
                 self._lose(Loss(partition, fault.offset, fault.next_offset, f"the batch is corrupt: {fault.problem}"))
-            self._on_the_way -= scanned.data.nbytes
+            self._on_the_way -= expected
             self._busy[partition] -= 1
+            if scanned.data.nbytes:
+                self._growth = max(1.0, SLOWLY * self._growth, found.nbytes / scanned.data.nbytes)
             if len(found):
                 self.chunks[partition].append(found)
             now = self._clock.monotonic()
@@ -238,9 +263,13 @@ class Reading:
     async def _look_again(self, wanted: Mapping[Partition, int], error: KafkaError) -> None:
         """Wait a little and ask who leads what; raise the error when that has not helped for long."""
         now = self._clock.monotonic()
-        troubles = [self._trouble.setdefault(partition, _Trouble(now)) for partition in wanted]
-        for trouble in troubles:
+        for partition in wanted:
+            trouble = self._trouble.setdefault(partition, _Trouble(now, now))
+            if now - trouble.last > nanos(PATIENCE):
+                trouble = self._trouble[partition] = _Trouble(now, now)  # another one, long after
+            trouble.last = now
             trouble.attempts += 1
+        troubles = [self._trouble[partition] for partition in wanted]
         worst = min(troubles, key=lambda trouble: trouble.since)
         elapsed = Nanos(now - worst.since)
         draw = random.random()  # noqa: S311  (spreads retries, keeps no secret)

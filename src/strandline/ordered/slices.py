@@ -14,18 +14,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from strandline.core.ordering import effective_times
-from strandline.core.slicing import Cut, cut_within_a_time, even_targets, next_guess
-from strandline.errors import BrokerRefused
-from strandline.kafka.cluster import HIGHEST_TIME, Cluster, Found, Isolation
+from strandline.core.slicing import MOST_GUESSES, Cut, cut_within_a_time, even_targets, next_guess
+from strandline.errors import CorruptBatch
+from strandline.kafka.cluster import HIGHEST_TIME, Cluster, Found
 from strandline.kafka.partition import Partition
 from strandline.ordered.merge import Part
+from strandline.ordered.reading import Rules
 from strandline.wire.fetched import Scanned, rows, scan
+from strandline.wire.records import Columns
 
 LOOK_BYTES = 64 << 10
 INDEX_BYTES = 4 << 20
 # A slice may have so much more or fewer rows than its share: exact shares would take many more questions.
 TOLERANCE = 0.05
-MOST_GUESSES = 64
 # The timestamp of a record that has none.
 NO_TIME = -1
 
@@ -43,10 +44,10 @@ class _Index:
 class Slicer:
     """Finds rows by their effective time in the given parts of a log."""
 
-    def __init__(self, cluster: Cluster, parts: Mapping[Partition, Part], isolation: Isolation, ceiling: int) -> None:
+    def __init__(self, cluster: Cluster, parts: Mapping[Partition, Part], rules: Rules, ceiling: int) -> None:
         self._cluster = cluster
         self._parts = dict(sorted(parts.items()))
-        self._isolation = isolation
+        self._rules = rules
         self._ceiling = ceiling
         self._indexes: dict[Partition, _Index] = {}
 
@@ -106,7 +107,7 @@ class Slicer:
             return part.start
         while at < part.end:
             scanned = await self._look(partition, at, LOOK_BYTES)
-            found = rows(scanned)
+            found = self._rows(scanned)
             counted = (found.timestamp >= time) & (found.timestamp <= self._ceiling)
             if counted.any():
                 return int(found.offset[int(np.argmax(counted))])
@@ -116,7 +117,7 @@ class Slicer:
     async def _hints(self, time: int) -> dict[Partition, int]:
         """By partition, an offset not behind the first row that is later than a time, and mostly near it."""
         asked = {partition: max(0, time) for partition in self._parts if partition not in self._indexes}
-        found = await self._cluster.offsets(asked, self._isolation)
+        found = await self._cluster.offsets(asked, self._rules.isolation)
         hints = {}
         for partition, part in self._parts.items():
             if partition in found:
@@ -144,7 +145,9 @@ class Slicer:
                 highest = batch.max_timestamp
                 if highest > self._ceiling:
                     one = Scanned(scanned.data, [batch], part.start, part.end, at, [])
-                    highest = max((t for t in rows(one).timestamp.tolist() if t <= self._ceiling), default=reached)
+                    highest = max(
+                        (t for t in self._rows(one).timestamp.tolist() if t <= self._ceiling), default=reached
+                    )
                 reached = max(reached, highest)
                 index.starts.append(max(part.start, batch.base_offset))
                 index.reached.append(reached)
@@ -152,11 +155,18 @@ class Slicer:
         return index
 
     async def _look(self, partition: Partition, at: int, max_bytes: int) -> Scanned:
-        fetched = await self._cluster.read(partition, at, self._isolation, max_bytes=max_bytes)
-        scanned = scan(fetched.records, at, self._parts[partition].end, fetched.aborted)
+        fetched = await self._cluster.read(partition, at, self._rules.isolation, max_bytes=max_bytes)
+        skip = self._rules.skip_corrupt
+        try:
+            scanned = scan(fetched.records, at, self._parts[partition].end, fetched.aborted, skip_corrupt=skip)
+        except CorruptBatch as error:
+            raise CorruptBatch(error.problem, error.offset, error.next_offset, partition) from None
         if scanned.position == at:
-            raise BrokerRefused("no records", f"{partition} at offset {at}")
+            raise CorruptBatch(f"{len(fetched.records)} bytes came, and no whole batch", at, partition=partition)
         return scanned
+
+    def _rows(self, scanned: Scanned) -> Columns:
+        return rows(scanned, skip_corrupt=self._rules.skip_corrupt)
 
     async def lasts(self, highest: Mapping[Partition, Found]) -> dict[Partition, int]:
         """By partition, the effective time of its last row, given its record with the highest time."""
@@ -169,7 +179,7 @@ class Slicer:
             return part.reached
         if part.start <= highest.offset < part.end and highest.timestamp <= self._ceiling:
             look = await self._look(partition, highest.offset, LOOK_BYTES)
-            if highest.offset in rows(look).offset[:1]:  # else it was aborted
+            if highest.offset in self._rows(look).offset[:1]:  # else it was aborted
                 return max(part.reached, highest.timestamp)
         index = await self._index(partition)
         return index.reached[-1] if index.reached else part.reached
@@ -179,7 +189,7 @@ class Slicer:
         times = [
             int(effective_times(found.timestamp[:1], self._parts[partition].reached, self._ceiling)[0])
             for partition, look in (await self._look_at_starts()).items()
-            if len(found := rows(look))
+            if len(found := self._rows(look))
         ]
         return max(NO_TIME, min(times, default=NO_TIME))
 
@@ -200,8 +210,10 @@ class Slicer:
         """Two times about all rows, with the rows before each."""
         filled = [partition for partition, part in self._parts.items() if part.start < part.end]
         low = await self.lowest()
-        highest = await self._cluster.offsets(dict.fromkeys(filled, HIGHEST_TIME), self._isolation)
-        high = max((min(found.timestamp, self._ceiling) for found in highest.values()), default=0)
+        highest = await self._cluster.offsets(dict.fromkeys(filled, HIGHEST_TIME), self._rules.isolation)
+        # Where the record of the highest time is not to be read yet, a broker does not tell it.
+        times = (found.timestamp if found.offset >= 0 else self._ceiling for found in highest.values())
+        high = max((min(time, self._ceiling) for time in times), default=0)
         return (low, 0), (max(low, high) + 1, self.rows)
 
     def _rows_before(self, offsets: Mapping[Partition, int]) -> int:

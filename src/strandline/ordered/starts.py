@@ -8,6 +8,9 @@ from strandline.errors import OffsetOutOfRange, OptionError
 from strandline.kafka.cluster import EARLIEST, LATEST, Cluster, Isolation
 from strandline.kafka.group import Group
 from strandline.kafka.partition import Partition
+from strandline.ordered.merge import Part
+from strandline.ordered.reading import Rules
+from strandline.ordered.slices import Slicer
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -73,9 +76,10 @@ class Range:
 
 
 async def resolve(
-    cluster: Cluster, topics: Sequence[Topic], isolation: Isolation, group: Group | None, now: datetime
+    cluster: Cluster, topics: Sequence[Topic], rules: Rules, group: Group | None = None, *, now: datetime, ceiling: int
 ) -> dict[Partition, Range]:
-    """The range of every partition of the topics."""
+    """The range of every partition of the topics. Timestamps above the ceiling do not count."""
+    isolation = rules.isolation
     starts = {topic.name: topic.start for topic in topics}
     partitions = await cluster.partitions(list(starts))
     if any(isinstance(start, Committed) for start in starts.values()) and group is None:
@@ -92,14 +96,15 @@ async def resolve(
         wanted[partition] = _asked(start, now)
     earliest = await cluster.offsets(dict.fromkeys(partitions, EARLIEST), isolation)
     ends = await cluster.offsets(dict.fromkeys(partitions, LATEST), isolation)
-    times = await cluster.offsets({p: time for p, time in wanted.items() if time >= 0}, isolation)
+    times: dict[Partition, int] = {}
+    for time in {time for time in wanted.values() if time >= 0}:
+        parts = {p: Part(start=earliest[p].offset, end=ends[p].offset) for p in partitions if wanted[p] == time}
+        times.update(await Slicer(cluster, parts, rules, ceiling).firsts(time))
     await _check(cluster, committed, {p: earliest[p].offset for p in committed})
     ranges = {}
     for partition in partitions:
         first, end = earliest[partition].offset, ends[partition].offset
-        start_at = {EARLIEST: first, LATEST: end}.get(wanted[partition], end)
-        if partition in times and times[partition].offset >= 0:
-            start_at = min(end, times[partition].offset)
+        start_at = times.get(partition, end if wanted[partition] == LATEST else first)
         start_at = committed.get(partition, start_at)
         ranges[partition] = Range(start_at, max(start_at, end), first)
     return ranges

@@ -1,18 +1,18 @@
 """The options of `kafka_ordered`, read once: an unknown or a wrong one is refused before anything is done."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from strandline.errors import OptionError, did_you_mean
-from strandline.kafka.cluster import NAMES, Isolation
+from strandline.kafka.cluster import ISOLATIONS, NAMES
 from strandline.ordered.epochs import Limits
+from strandline.ordered.merge import check_buffer
 from strandline.ordered.reading import Rules
 from strandline.ordered.starts import Committed, StartAt
-from strandline.ordered.words import EndAt, Live, parse_end, parse_start
+from strandline.ordered.words import LONGEST_SPAN, UNITS, EndAt, Live, parse_end, parse_start
 
 KAFKA = "kafka."
-ISOLATIONS = {isolation.name.lower(): isolation for isolation in Isolation}
 # By their lower-case form, which is how Spark hands them on.
 OPTIONS = {
     name.lower(): name
@@ -31,7 +31,6 @@ OPTIONS = {
         "maxSpanPerEpoch",
     )
 }
-UNITS = {"ms": timedelta(milliseconds=1), "s": timedelta(seconds=1), "m": timedelta(minutes=1), "h": timedelta(hours=1)}
 DEFAULT_BUFFER = 256 << 20
 
 
@@ -39,7 +38,7 @@ DEFAULT_BUFFER = 256 << 20
 class SourceOptions:
     """What to read, and how."""
 
-    settings: Mapping[str, str]
+    settings: Mapping[str, str] = field(repr=False)
     topics: tuple[str, ...]
     start: StartAt
     end: EndAt
@@ -69,6 +68,9 @@ class SourceOptions:
         if isinstance(start, Committed):
             raise OptionError("option 'start' takes no 'committed': Spark keeps the position in its checkpoint")
         end = options.get("end", "latest")
+        buffer_bytes = _count(options, "bufferBytes") or DEFAULT_BUFFER
+        check_buffer(buffer_bytes)
+        max_ahead = _span(options, "maxAhead")
         return cls(
             settings=settings,
             topics=topics,
@@ -80,8 +82,8 @@ class SourceOptions:
                 skip_corrupt=_choice(options, "onCorrupt", ("error", "skip")) == "skip",
                 skip_missing=_choice(options, "onMissing", ("error", "earliest")) == "earliest",
             ),
-            buffer_bytes=_count(options, "bufferBytes") or DEFAULT_BUFFER,
-            max_ahead=_span(options, "maxAhead") or timedelta(hours=1),
+            buffer_bytes=buffer_bytes,
+            max_ahead=timedelta(hours=1) if max_ahead is None else max_ahead,
             limits=Limits(
                 rows=_count(options, "maxRowsPerEpoch"),
                 bytes=_count(options, "maxBytesPerEpoch"),
@@ -109,9 +111,9 @@ def _span(options: Mapping[str, str], name: str) -> timedelta | None:
     text = options.get(name.lower())
     if text is None:
         return None
-    number = text.rstrip("hms")
+    number = text.rstrip("".join(UNITS))
     unit = UNITS.get(text[len(number) :])
-    if unit is None or not number.isdigit() or int(number) > 10**9:
+    if unit is None or not number.isdigit() or int(number) > LONGEST_SPAN // unit:
         raise OptionError(f"option '{name}' is '{text}'; it takes a time such as 500ms, 10s, 15m or 2h")
     return int(number) * unit
 

@@ -105,11 +105,11 @@ class OrderedReader(DataSourceReader):
         cluster = Cluster(options.settings)
         try:
             topics = [Topic(name, options.start) for name in options.topics]
-            ranges = await resolve(cluster, topics, options.rules.isolation, None, now)
+            ranges = await resolve(cluster, topics, options.rules, now=now, ceiling=ceiling)
             parts = {partition: Part(start=range_.start, end=range_.end) for partition, range_ in ranges.items()}
             end = cutoff(options.end, now)
             if end is not None:
-                firsts = await Slicer(cluster, parts, options.rules.isolation, ceiling).firsts(milliseconds(end))
+                firsts = await Slicer(cluster, parts, options.rules, ceiling).firsts(milliseconds(end))
                 parts = {partition: Part(start=part.start, end=firsts[partition]) for partition, part in parts.items()}
             return await _slices(cluster, parts, options, ceiling)
         finally:
@@ -183,14 +183,16 @@ class _Planner:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._loop = LoopThread("planner")
         self._cluster = Cluster(options.settings)
+        self._loop = LoopThread("planner")
         self._epochs = Epochs(self._cluster, list(options.topics), options.rules)
 
     def initial(self) -> Position:
         options = self._options
         topics = [Topic(name, options.start) for name in options.topics]
-        ranges = self._loop.do(resolve(self._cluster, topics, options.rules.isolation, None, datetime.now(UTC)))
+        now = datetime.now(UTC)
+        ceiling = milliseconds(now + options.max_ahead)
+        ranges = self._loop.do(resolve(self._cluster, topics, options.rules, now=now, ceiling=ceiling))
         return Position(offsets={partition: range_.start for partition, range_ in ranges.items()})
 
     def ends(self) -> dict[Partition, int]:
@@ -204,7 +206,6 @@ class _Planner:
         return self._loop.do(self._slices(start, end))
 
     async def _slices(self, start: Position, end: Position) -> list[InputPartition]:
-        await self._cluster.partitions(self._options.topics)
         parts, losses = await self._epochs.parts(start, end)
         for loss in losses:
             log.warning("%s", loss)
@@ -225,7 +226,7 @@ async def _slices(
     ceiling: int,
     time: int = BEFORE_ALL_TIME,
 ) -> list[InputPartition]:
-    slicer = Slicer(cluster, parts, options.rules.isolation, ceiling)
+    slicer = Slicer(cluster, parts, options.rules, ceiling)
     count = options.slices or max(1, slicer.rows // ROWS_A_SLICE)
     return [Slice(slice_, ceiling, time) for slice_ in sliced(parts, await slicer.cut(count))]
 
@@ -242,6 +243,7 @@ def _written(position: Position) -> dict[str, Any]:
     return {
         "offsets": _by_topic(position.offsets),
         "reached": _by_topic(position.reached),
+        "begins": _by_topic(position.begins),
         "ceiling": position.ceiling,
         **times,
     }
@@ -251,6 +253,7 @@ def _read_back(written: dict[str, Any]) -> Position:
     return Position(
         offsets=_by_partition(written["offsets"]),
         reached=_by_partition(written["reached"]),
+        begins=_by_partition(written["begins"]),
         ceiling=written["ceiling"],
         time=written.get("time", BEFORE_ALL_TIME),
     )

@@ -1,6 +1,6 @@
 """One slice, merged by one task and given to Spark as Arrow batches of the types that Spark takes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -35,25 +35,34 @@ def read_slice(
     parts: Mapping[Partition, Part], ceiling: int, time: int, options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a slice in order. Those whose effective time is before `time` are late."""
-    loop = LoopThread("slice")
     late = _Late(parts, ceiling, time)
-    cluster = Cluster(options.settings)
-    merge = loop.do(_open(cluster, parts, ceiling, options))
+    batches = _batches(parts, ceiling, options)
+    loop = LoopThread("slice")
     try:
-        while not merge.ordering.is_drained:
-            batch = loop.do(merge.poll(BATCH_ROWS, POLL_WITHIN))
-            if batch.num_rows:
-                yield for_spark(batch, late.of(batch))
+        while (batch := loop.do(anext(batches, None))) is not None:
+            yield for_spark(batch, late.of(batch))
     finally:
-        loop.do(merge.close())
-        cluster.close()
+        loop.do(batches.aclose())
         loop.close()
 
 
-async def _open(cluster: Cluster, parts: Mapping[Partition, Part], ceiling: int, options: SourceOptions) -> Merge:
-    await cluster.partitions({partition.topic for partition in parts})
-    clock = SystemClock()
-    return Merge(cluster, parts, options.rules, clock, ceiling=ceiling, buffer_bytes=options.buffer_bytes)
+async def _batches(
+    parts: Mapping[Partition, Part], ceiling: int, options: SourceOptions
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    cluster = Cluster(options.settings)
+    try:
+        await cluster.partitions({partition.topic for partition in parts})
+        clock = SystemClock()
+        merge = Merge(cluster, parts, options.rules, clock, ceiling=ceiling, buffer_bytes=options.buffer_bytes)
+        try:
+            while not merge.is_drained:
+                batch = await merge.poll(BATCH_ROWS, POLL_WITHIN)
+                if batch.num_rows:
+                    yield batch
+        finally:
+            await merge.close()
+    finally:
+        cluster.close()
 
 
 def for_spark(batch: pa.RecordBatch, late: pa.Array) -> pa.RecordBatch:

@@ -37,18 +37,18 @@ def scan(
     """
     data = np.frombuffer(records, dtype=np.uint8)
     corrupt: list[CorruptBatch] = []
-    found = list(_up_to(batches(data, corrupt=corrupt if skip_corrupt else None), first, end))
-    passed = [batch.last_offset + 1 for batch in found] + [fault.next_offset for fault in corrupt]
-    position = min(end, max(passed, default=first))
-    return Scanned(data, list(_delivered(found, aborted)), first, end, position, corrupt)
-
-
-def _up_to(found: Iterable[Batch], first: int, end: int) -> Iterator[Batch]:
-    for batch in found:
+    found: list[Batch] = []
+    position = first
+    for batch in batches(data, corrupt=corrupt if skip_corrupt else None):
+        # Also where the batch lies wholly behind the end: then compaction has left nothing up to there.
+        position = max(position, min(end, batch.last_offset + 1))
         if batch.base_offset >= end:
-            return
+            break
         if batch.last_offset >= first:
-            yield batch
+            found.append(batch)
+    corrupt = [fault for fault in corrupt if fault.offset < end and fault.next_offset > first]
+    position = min(end, max([position, *(fault.next_offset for fault in corrupt)]))
+    return Scanned(data, list(_delivered(found, aborted)), first, end, position, corrupt)
 
 
 def _delivered(found: Iterable[Batch], aborted: Sequence[tuple[int, int]]) -> Iterator[Batch]:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from strandline.errors import OptionError
 from strandline.wire.codecs import Bytes
 from strandline.wire.memory import copy_bytes
 from strandline.wire.records import (
@@ -23,6 +24,10 @@ from strandline.wire.records import (
     Columns,
     _varint,
 )
+
+# Arrow's places within a column have 31 bits.
+MOST_BYTES = 2**31 - 1
+TOO_LARGE = -1
 
 Ints = NDArray[np.int32]
 Table = NDArray[np.int64]
@@ -99,12 +104,19 @@ def _binary(pieces: Iterable[tuple[Columns, Ints]], lengths: Table, field: int) 
     count = len(lengths)
     ends_buffer = pa.allocate_buffer(4 * (count + 1))
     ends = np.frombuffer(ends_buffer, dtype=np.int32)
-    nulls = _ends(lengths, ends)
+    nulls = _checked_ends(lengths, ends)
     bytes_buffer = pa.allocate_buffer(int(ends[-1]))
     out = np.frombuffer(bytes_buffer, dtype=np.uint8)
     for columns, where in pieces:
         _copy(columns.arena, columns.table, field, where, ends, out)
     return pa.Array.from_buffers(pa.binary(), count, [_validity(lengths, nulls), ends_buffer, bytes_buffer], nulls)
+
+
+def _checked_ends(lengths: Table, ends: Ints) -> int:
+    nulls = int(_ends(lengths, ends))
+    if nulls == TOO_LARGE:
+        raise OptionError(f"{len(lengths):,} rows have more than {MOST_BYTES:,} bytes in a column; ask for fewer rows")
+    return nulls
 
 
 def _validity(lengths: Table, nulls: int) -> pa.Buffer | None:
@@ -119,7 +131,7 @@ def _headers(pieces: Sequence[tuple[Columns, Ints]], counts: Table) -> pa.Array:
     for columns, where in pieces:
         _measure_headers(columns.arena, columns.table, where, firsts, lengths)
     ends = np.empty((2, total + 1), dtype=np.int32)
-    nulls = [_ends(lengths[field], ends[field]) for field in range(2)]
+    nulls = [_checked_ends(lengths[field], ends[field]) for field in range(2)]
     out = [np.empty(ends[field, -1], dtype=np.uint8) for field in range(2)]
     for columns, where in pieces:
         _copy_headers(columns.arena, columns.table, where, firsts, ends, out[0], out[1])
@@ -159,7 +171,7 @@ def _plan(  # noqa: PLR0917  (a kernel)
 
 @numba.njit("int64(int64[::1], int32[::1])", cache=True, nogil=True)
 def _ends(lengths: Table, ends: Ints) -> int:
-    """Where each item ends when they follow each other; how many are null."""
+    """Where each item ends when they follow each other; how many are null, or TOO_LARGE."""
     end = nulls = 0
     ends[0] = 0
     for row in range(len(lengths)):
@@ -167,6 +179,8 @@ def _ends(lengths: Table, ends: Ints) -> int:
             nulls += 1
         else:
             end += lengths[row]
+        if end > MOST_BYTES:
+            return TOO_LARGE
         ends[row + 1] = end
     return nulls
 
