@@ -27,7 +27,6 @@ class Batch(NamedTuple):
 
     base_offset: int
     last_offset: int
-    leader_epoch: int
     attributes: int
     base_timestamp: int
     max_timestamp: int
@@ -82,7 +81,7 @@ def batches(
 
 def _batch(view: memoryview, at: int, end: int, check: bool) -> Batch:
     (
-        base_offset, _, leader_epoch, magic, crc, attributes, last_offset_delta,
+        base_offset, _, _, magic, crc, attributes, last_offset_delta,
         base_timestamp, max_timestamp, producer_id, _, _, records,
     ) = HEADER.unpack_from(view, at)  # fmt: skip
     # What a broker itself goes by, also where the rest cannot be believed.
@@ -98,7 +97,6 @@ def _batch(view: memoryview, at: int, end: int, check: bool) -> Batch:
     return Batch(
         base_offset,
         base_offset + last_offset_delta,
-        leader_epoch,
         attributes,
         base_timestamp,
         max_timestamp,
