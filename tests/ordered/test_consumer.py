@@ -4,6 +4,7 @@ import asyncio
 import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -275,6 +276,25 @@ def test_wrong_arguments_are_refused() -> None:
         OrderedConsumer(settings, [Topic("t")], cutoff=datetime(2026, 1, 1))  # noqa: DTZ001
     with pytest.raises(OptionError, match="no time zone"):
         AtTime(datetime(2026, 1, 1))  # noqa: DTZ001
+    wrong: Any
+    for wrong in (Latest, "latest", None):
+        with pytest.raises(OptionError, match="topic 't' starts at"):
+            Topic("t", wrong)
+    for wrong in (3, "", "no name"):
+        with pytest.raises(OptionError, match="is not the name of a topic"):
+            Topic(wrong)
+    for wrong in ("t", ["t"]):
+        with pytest.raises(OptionError, match="topics are a list such as"):
+            OrderedConsumer(settings, wrong)
+    wrong = "latest"
+    with pytest.raises(OptionError, match="Committed otherwise takes"):
+        Committed(wrong)
+    with pytest.raises(OptionError, match="AtTime takes a datetime"):
+        AtTime(wrong)
+    with pytest.raises(OptionError, match="Ago takes a timedelta"):
+        Ago(wrong)
+    with pytest.raises(OptionError, match="Ago takes up to 36525 days back"):
+        Ago(timedelta.max)
     with pytest.raises(OptionError, match="isolation is 'dirty'"):
         OrderedConsumer(settings, [Topic("t")], isolation="dirty")  # type: ignore[arg-type]
 
@@ -302,6 +322,14 @@ def test_keys_values_and_headers_are_usable_by_pandas_polars_and_duckdb(kafka: K
     with duckdb.connect() as database:
         database.register("rows", pa.Table.from_batches([batch]))
         assert database.execute(query).fetchall() == [("usable", 1, 1, 2)]
+
+
+def test_a_consumer_works_where_an_event_loop_runs_already(kafka: KafkaCluster, hundred: str) -> None:
+    async def as_in_a_notebook() -> int:
+        with OrderedConsumer(kafka.settings(), [Topic(hundred)]) as consumer:
+            return sum(batch.num_rows for batch in consumer.until_live())
+
+    assert asyncio.run(as_in_a_notebook()) == 100
 
 
 def test_the_asyncio_twin_reads_the_same(kafka: KafkaCluster, hundred: str) -> None:

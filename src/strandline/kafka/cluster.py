@@ -361,7 +361,7 @@ def refuse_unused(settings: Iterable[str]) -> None:
     """Refuse settings that reading has no use for. Those of a group are checked by librdkafka, which takes them all."""
     for name in settings:
         if name not in NAMES:
-            raise OptionError(f"setting '{name}' is of no use without 'group.id'; {did_you_mean(name, NAMES)}")
+            raise OptionError(f"setting '{name}' is unknown, or is for groups only; {did_you_mean(name, NAMES)}")
 
 
 def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[Partition]]:

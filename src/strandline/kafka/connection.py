@@ -184,7 +184,8 @@ class Connection:
         hello = await self.ask(SaslHandshakeRequest(mechanism=sasl.mechanism), SaslHandshakeResponse, within=within)
         if hello.error_code is not ErrorCode.none:
             taken = ", ".join(hello.mechanisms)
-            raise AuthenticationFailed(f"{self.address} takes sasl.mechanism {taken}, and not {sasl.mechanism}")
+            takes = f"takes sasl.mechanism {taken}, and not {sasl.mechanism}" if taken else "takes no SASL on this port"
+            raise AuthenticationFailed(f"{self.address} {takes}")
         client = sasl.client()
         message: bytes | None = client.first()
         while message is not None:

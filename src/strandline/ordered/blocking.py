@@ -7,6 +7,7 @@ from typing import Literal, Self, TypeVar
 
 import pyarrow as pa
 
+from strandline.errors import OptionError
 from strandline.kafka.cluster import PATIENCE
 from strandline.kafka.partition import Partition
 from strandline.ordered.consumer import POLL_WITHIN, AsyncOrderedConsumer
@@ -64,6 +65,8 @@ class OrderedConsumer:
 
     def until_live(self) -> Iterator[pa.RecordBatch]:
         """The batches up to the moment at which all that was there at the start, or the cutoff, has been returned."""
+        if self._loop.is_closed:
+            raise OptionError("the consumer is closed")
         while not self.is_live:
             batch = self.poll()
             if batch.num_rows:

@@ -25,7 +25,7 @@ from strandline.kafka.group import Group
 from strandline.kafka.partition import Partition
 from strandline.ordered.merge import Merge, Part, check_buffer
 from strandline.ordered.reading import Loss, Rules
-from strandline.ordered.starts import Range, Topic, milliseconds, resolve
+from strandline.ordered.starts import Range, Topic, is_a, milliseconds, resolve
 from strandline.units import nanos
 
 POLL_WITHIN = 1.0
@@ -67,6 +67,8 @@ class AsyncOrderedConsumer:
     ) -> None:
         if not topics:
             raise OptionError("no topic to read")
+        if is_a(topics, str) or not all(is_a(topic, Topic) for topic in topics):
+            raise OptionError(f"topics are a list such as [Topic('events', Earliest())], not {topics!r}")
         if batch_rows < 1:
             raise OptionError(f"batch_rows is {batch_rows}; a batch has at least one row")
         check_buffer(buffer_bytes)

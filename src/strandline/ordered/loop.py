@@ -34,9 +34,10 @@ class LoopThread:
     def close(self) -> None:
         """Stop the loop and its threads."""
         if not self._loop.is_closed():
+            # On the loop itself: the caller's thread may have a loop of its own that runs.
+            self.do(self._loop.shutdown_default_executor())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
 
     @property

@@ -275,7 +275,10 @@ class Reading:
         draw = random.random()  # noqa: S311  (spreads retries, keeps no secret)
         answer = decide(AGAIN, Failure.TRANSIENT, attempt=worst.attempts, elapsed=elapsed, draw=draw)
         if isinstance(answer, GiveUp):
+            error.add_note(f"tried for {elapsed / 1e9:.0f} s")
             raise error
+        if worst.attempts == 1:
+            log.warning("%s; trying again", error)
         await asyncio.sleep(answer.delay / 1e9)
         try:
             await self._cluster.refresh()

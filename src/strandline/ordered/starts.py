@@ -1,5 +1,6 @@
 """Where to begin: a policy a topic, resolved to an offset for every partition before the first row is read."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,14 @@ from strandline.ordered.merge import Part
 from strandline.ordered.reading import Rules
 from strandline.ordered.slices import Slicer
 
+TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+LONGEST_AGO = timedelta(days=36_525)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def is_a(value: object, *types: type) -> bool:
+    """Whether a value is what it is declared to be: callers without a type checker write `Latest` for `Latest()`."""
+    return isinstance(value, types)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +40,8 @@ class AtTime:
     time: datetime
 
     def __post_init__(self) -> None:
+        if not is_a(self.time, datetime):
+            raise OptionError(f"AtTime takes a datetime, not {self.time!r}")
         if self.time.tzinfo is None:
             raise OptionError(f"AtTime({self.time}) has no time zone; give it one, such as datetime.UTC")
 
@@ -43,8 +53,12 @@ class Ago:
     duration: timedelta
 
     def __post_init__(self) -> None:
-        if self.duration < timedelta(0):
-            raise OptionError(f"Ago({self.duration}) lies in the future")
+        if not is_a(self.duration, timedelta):
+            raise OptionError(f"Ago takes a timedelta, not {self.duration!r}")
+        if not timedelta(0) <= self.duration <= LONGEST_AGO:
+            raise OptionError(
+                f"Ago takes up to {LONGEST_AGO.days} days back, not {self.duration}; Earliest() takes all"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +66,10 @@ class Committed:
     """The offset that the group has committed, or another start where there is none."""
 
     otherwise: Earliest | Latest | AtTime | Ago = field(default_factory=Earliest)
+
+    def __post_init__(self) -> None:
+        if not is_a(self.otherwise, Earliest, Latest, AtTime, Ago):
+            raise OptionError(f"Committed otherwise takes Earliest(), Latest(), AtTime or Ago, not {self.otherwise!r}")
 
 
 StartAt = Earliest | Latest | Committed | AtTime | Ago
@@ -63,6 +81,13 @@ class Topic:
 
     name: str
     start: StartAt = field(default_factory=Earliest)
+
+    def __post_init__(self) -> None:
+        if not is_a(self.name, str) or not TOPIC_NAME.fullmatch(self.name):
+            raise OptionError(f"{self.name!r} is not the name of a topic")
+        if not is_a(self.start, Earliest, Latest, Committed, AtTime, Ago):
+            valid = "Earliest(), Latest(), Committed(), AtTime or Ago"
+            raise OptionError(f"topic '{self.name}' starts at {valid}, not at {self.start!r}")
 
 
 @dataclass(frozen=True, slots=True)

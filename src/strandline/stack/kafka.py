@@ -312,6 +312,8 @@ class KafkaCluster:
             "share.coordinator.state.topic.replication.factor": replicas,
             "share.coordinator.state.topic.min.isr": 1,
             "group.initial.rebalance.delay.ms": 0,
+            # Records of any age stay: what is tried here often has the times of a log of years ago.
+            "log.retention.ms": -1,
             # What is to be compacted is compacted within seconds, for people who want to see it.
             "log.cleaner.backoff.ms": 500,
             # A broker that was killed is let in again only when its session has run out.
