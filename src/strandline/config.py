@@ -62,15 +62,21 @@ def load(path: Path, type_: type[T]) -> T:
     raise ConfigError(path, _line(root, fault.path), fault.told())
 
 
-def _compose(path: Path) -> yaml.Node:
-    """The file as a tree that still knows its line numbers."""
+def read_bounded(path: Path) -> bytes:
+    """A file's content, where it can be read and is not too large."""
     try:
         with path.open("rb") as file:
-            text = file.read(MAX_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(path, None, f"cannot be read: {error.strerror}") from error
-    if len(text) > MAX_BYTES:
+    if len(content) > MAX_BYTES:
         raise ConfigError(path, None, f"is larger than {MAX_BYTES:,} bytes")
+    return content
+
+
+def _compose(path: Path) -> yaml.Node:
+    """The file as a tree that still knows its line numbers."""
+    text = read_bounded(path)
     try:
         _refuse_tricks(path, text)
         root: yaml.Node | None = yaml.compose(text, yaml.SafeLoader)

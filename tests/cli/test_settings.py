@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from strandline.cli.settings import MAX_BYTES, kafka_settings, read_properties
+from strandline.cli.settings import kafka_settings, read_properties
+from strandline.config import MAX_BYTES
 from strandline.errors import ConfigError, OptionError
 
 SECRET = "hunter2"

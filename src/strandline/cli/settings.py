@@ -6,11 +6,11 @@ A value may be a secret, so no error here quotes one.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from strandline.config import read_bounded
 from strandline.errors import ConfigError, OptionError
 
 ADDRESS_VARIABLE = "STRANDLINE_KAFKA"
 ADDRESS = "127.0.0.1:9092"
-MAX_BYTES = 1 << 20
 COMMENTS = ("#", "!")
 
 
@@ -33,14 +33,7 @@ def kafka_settings(
 def read_properties(file: Path) -> dict[str, str]:
     """The settings in a file of lines `name=value`; empty lines and those that begin with # or ! do not count."""
     try:
-        with file.open("rb") as opened:
-            content = opened.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(file, None, f"cannot be read: {error.strerror}") from error
-    if len(content) > MAX_BYTES:
-        raise ConfigError(file, None, f"is larger than {MAX_BYTES:,} bytes")
-    try:
-        text = content.decode("utf-8-sig")
+        text = read_bounded(file).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ConfigError(file, None, "is not UTF-8") from None
     settings: dict[str, str] = {}

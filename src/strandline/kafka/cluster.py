@@ -24,7 +24,7 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from strandline.clock import SystemClock
-from strandline.core.retry import Backoff, Failure, GiveUp, Policy, Within, classify, decide
+from strandline.core.retry import Backoff, Failure, GiveUp, Policy, Within, decide
 from strandline.errors import (
     BrokerRefused,
     BrokerUnreachable,
@@ -114,10 +114,10 @@ async def again(act: Callable[[], Awaitable[T]], patience: timedelta = PATIENCE)
     while True:
         try:
             return await act()
-        except (BrokerUnreachable, Moved) as error:
-            failure = classify(error, [(KafkaError, Failure.TRANSIENT)])
+        except (BrokerUnreachable, Moved):
             elapsed = Nanos(clock.monotonic() - begin)
-            answer = decide(policy, failure, attempt=attempt, elapsed=elapsed, draw=random.random())  # noqa: S311
+            draw = random.random()  # noqa: S311  (spreads retries, keeps no secret)
+            answer = decide(policy, Failure.TRANSIENT, attempt=attempt, elapsed=elapsed, draw=draw)
             if isinstance(answer, GiveUp):
                 raise
             await asyncio.sleep(answer.delay / 1e9)

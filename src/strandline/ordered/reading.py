@@ -16,7 +16,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from strandline.clock import Clock
-from strandline.core.ordering import Ordering
+from strandline.core.ordering import NO_END, Ordering
 from strandline.core.retry import Failure, GiveUp, decide
 from strandline.errors import (
     BrokerRefused,
@@ -62,6 +62,19 @@ class Rules:
     isolation: Isolation
     skip_corrupt: bool
     skip_missing: bool
+
+
+def scan_fetched(fetched: Fetched, end: int, rules: Rules) -> Scanned:
+    """Look through records that came, up to an end; what is wrong with them is told with the partition's name."""
+    partition = fetched.partition
+    try:
+        scanned = scan(fetched.records, fetched.asked, end, fetched.aborted, skip_corrupt=rules.skip_corrupt)
+    except CorruptBatch as error:
+        raise CorruptBatch(error.problem, error.offset, error.next_offset, partition) from None
+    if scanned.position == fetched.asked:
+        # A broker that has no room for a whole batch sends nothing of it.
+        raise CorruptBatch(f"{len(fetched.records)} bytes came, and no whole batch", fetched.asked, partition=partition)
+    return scanned
 
 
 @dataclass(slots=True)
@@ -169,7 +182,7 @@ class Reading:
             partition: self._next[partition]
             for partition in self._ordering.to_read(on_the_way)
             if self._cluster.leader(partition) == node
-            and (self._ends is None or self._next[partition] < self._ends[partition])
+            and self._next[partition] < self._end(partition)
             # Where others have to wait for room, what is needed is fetched once, and else once ahead.
             and self._busy[partition] <= (0 if is_full else 1)
         }
@@ -197,22 +210,8 @@ class Reading:
         elif fetched.error is not ErrorCode.none:
             raise BrokerRefused(fetched.error.name, partition)
         elif fetched.records:
-            self._scan(fetched)
+            self._hand_on(partition, scan_fetched(fetched, self._end(partition), self._rules))
         return True
-
-    def _scan(self, fetched: Fetched) -> None:
-        partition = fetched.partition
-        end = self._end(partition)
-        try:
-            skip = self._rules.skip_corrupt
-            scanned = scan(fetched.records, fetched.asked, end, fetched.aborted, skip_corrupt=skip)
-        except CorruptBatch as error:
-            raise CorruptBatch(error.problem, error.offset, error.next_offset, partition) from None
-        if scanned.position == fetched.asked:
-            # A broker that has no room for a whole batch sends nothing of it.
-            problem = f"{len(fetched.records)} bytes came, and no whole batch"
-            raise CorruptBatch(problem, fetched.asked, partition=partition)
-        self._hand_on(partition, scanned)
 
     def _hand_on(self, partition: Partition, scanned: Scanned) -> None:
         self._next[partition] = scanned.position
@@ -222,7 +221,7 @@ class Reading:
         self._to_unpack.put_nowait((partition, scanned, expected))
 
     def _end(self, partition: Partition) -> int:
-        return 2**63 - 1 if self._ends is None else self._ends[partition]
+        return NO_END if self._ends is None else self._ends[partition]
 
     async def _unpack(self) -> None:
         while True:

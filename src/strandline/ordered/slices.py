@@ -15,12 +15,11 @@ import numpy as np
 
 from strandline.core.ordering import effective_times
 from strandline.core.slicing import MOST_GUESSES, Cut, cut_within_a_time, even_targets, next_guess
-from strandline.errors import CorruptBatch
 from strandline.kafka.cluster import HIGHEST_TIME, Cluster, Found
 from strandline.kafka.partition import Partition
 from strandline.ordered.merge import Part
-from strandline.ordered.reading import Rules
-from strandline.wire.fetched import Scanned, rows, scan
+from strandline.ordered.reading import Rules, scan_fetched
+from strandline.wire.fetched import Scanned, rows
 from strandline.wire.records import Columns
 
 LOOK_BYTES = 64 << 10
@@ -128,14 +127,15 @@ class Slicer:
                 if offset >= part.start and stamp <= self._ceiling:
                     hints[partition] = min(offset, part.end)
                     continue
-                self._indexes[partition] = await self._index(partition)
-            index = self._indexes[partition]
+            index = await self._index(partition)
             place = bisect_left(index.reached, time)
             hints[partition] = index.starts[place] if place < len(index.starts) else part.end
         return hints
 
     async def _index(self, partition: Partition) -> _Index:
-        """Read the headers of all batches; of those with a stray date, the records."""
+        """Read the headers of all batches, once; of those with a stray date, the records."""
+        if partition in self._indexes:
+            return self._indexes[partition]
         index = _Index()
         part = self._parts[partition]
         at, reached = part.start, part.reached
@@ -152,18 +152,12 @@ class Slicer:
                 index.starts.append(max(part.start, batch.base_offset))
                 index.reached.append(reached)
             at = scanned.position
+        self._indexes[partition] = index
         return index
 
     async def _look(self, partition: Partition, at: int, max_bytes: int) -> Scanned:
         fetched = await self._cluster.read(partition, at, self._rules.isolation, max_bytes=max_bytes)
-        skip = self._rules.skip_corrupt
-        try:
-            scanned = scan(fetched.records, at, self._parts[partition].end, fetched.aborted, skip_corrupt=skip)
-        except CorruptBatch as error:
-            raise CorruptBatch(error.problem, error.offset, error.next_offset, partition) from None
-        if scanned.position == at:
-            raise CorruptBatch(f"{len(fetched.records)} bytes came, and no whole batch", at, partition=partition)
-        return scanned
+        return scan_fetched(fetched, self._parts[partition].end, self._rules)
 
     def _rows(self, scanned: Scanned) -> Columns:
         return rows(scanned, skip_corrupt=self._rules.skip_corrupt)
