@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help venv demo test check format bench bench-core bench-ordered bench-spark-ordered bench-stack soak clean
+.PHONY: help venv demo test check format proto bench bench-core bench-ordered bench-spark-ordered bench-stack soak clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -27,6 +27,9 @@ check: venv ## formatting, lint, types, import contracts
 format: venv ## format the code
 	@$(BIN)/ruff format
 	@$(BIN)/ruff check --fix
+
+proto: venv ## the module of captured traffic anew, from its .proto
+	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src strandline/wire/traffic.proto
 
 bench: bench-core bench-ordered bench-spark-ordered bench-stack ## every benchmark
 

@@ -1,0 +1,263 @@
+"""Where HTTP/1 messages begin and end in a stream of bytes, without changing any.
+
+A framer reads one message after another. `feed` takes bytes from a place on and tells up to where they belong to the
+message that it is in; once that is `complete`, its `head` and what it told of the body stand until `next` begins the
+message that follows. Bytes are looked at once, bodies not at all.
+
+What is not HTTP/1 is a `FramingError`; a framer is of no use after one. Both sides of a connection that was upgraded
+are `opaque` from then on: all that comes belongs to the last message.
+
+The rules are those of RFC 9112, section 6.3, and these where it leaves a choice: a transfer coding that does not end in
+chunked, two lengths that differ, and a length beside a transfer coding are errors in a request, since two readers may
+take them for different requests; a response with both goes by its transfer coding.
+"""
+
+import re
+from enum import Enum, auto
+
+MAX_HEAD = 256 << 10
+MAX_LINE = 16 << 10
+"""Of a chunk's size with its extensions, and of a trailer."""
+
+END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
+LENGTH = re.compile(rb"\ncontent-length[ \t]*:[ \t]*([^\r\n]*)", re.IGNORECASE)
+CODING = re.compile(rb"\ntransfer-encoding[ \t]*:[ \t]*([^\r\n]*)", re.IGNORECASE)
+UPGRADE = re.compile(rb"\nupgrade[ \t]*:", re.IGNORECASE)
+EXPECT = re.compile(rb"\nexpect[ \t]*:[ \t]*100-continue", re.IGNORECASE)
+REQUEST_LINE = re.compile(rb"([!#-'*+\-.^-z|~A-Z0-9]+) ([^ \r\n]+) HTTP/1\.[01]\r?\n")
+STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-9][0-9][0-9])(?: [^\r\n]*)?\r?\n")
+CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r?\n")
+
+
+class FramingError(ValueError):
+    """Bytes that are not an HTTP/1 message."""
+
+
+class _At(Enum):
+    HEAD = auto()
+    LENGTH = auto()
+    CHUNK_SIZE = auto()
+    CHUNK = auto()
+    CHUNK_END = auto()
+    TRAILER = auto()
+    UNTIL_CLOSE = auto()
+    DONE = auto()
+
+
+class _Framer:
+    """What requests and responses have in common: a head, then a body whose end the head tells."""
+
+    __slots__ = ("_at", "_left", "_line", "body_length", "head", "opaque")
+
+    def __init__(self) -> None:
+        self.opaque = False
+        self.next()
+
+    def next(self) -> None:
+        """Begin the next message."""
+        self._at = _At.UNTIL_CLOSE if self.opaque else _At.HEAD
+        self._line = b""
+        self._left = 0
+        self.head = b""
+        self.body_length = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether the message has ended."""
+        return self._at is _At.DONE
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is anything of the message yet."""
+        return self._at is not _At.HEAD or bool(self._line)
+
+    @property
+    def in_body(self) -> bool:
+        """Whether the head is there and the message has not ended."""
+        return self._at is not _At.HEAD and self._at is not _At.DONE
+
+    def feed(self, data: bytes, start: int = 0) -> int:
+        """Take bytes; up to where they belong to this message."""
+        end = len(data)
+        while start < end and self._at is not _At.DONE:
+            match self._at:
+                case _At.HEAD:
+                    start = self._read_head(data, start)
+                case _At.LENGTH | _At.CHUNK:
+                    start = self._read_counted(end, start)
+                case _At.UNTIL_CLOSE:
+                    self.body_length += end - start
+                    start = end
+                case _:
+                    start = self._read_line(data, start)
+        return start
+
+    def end(self) -> bool:
+        """No more bytes will come. Whether the message is complete by that, or was."""
+        if self._at is _At.UNTIL_CLOSE:
+            self._at = _At.DONE
+        return self._at is _At.DONE
+
+    def _read_head(self, data: bytes, start: int) -> int:
+        if self._line:
+            # The empty line may lie across the border.
+            held = self._line + data[start:]
+            before = len(self._line)
+            found = END_OF_HEAD.search(held, max(0, before - 3))
+        else:
+            while data.startswith((b"\r", b"\n"), start):
+                # Empty lines before a message count to it.
+                start += 1
+                if start == len(data):
+                    return start
+            held, before = data, 0
+            found = END_OF_HEAD.search(data, start)
+        if (found.end() if found else len(held)) - (0 if before else start) > MAX_HEAD:
+            raise FramingError(f"a head of more than {MAX_HEAD:,} bytes")
+        if found is None:
+            self._check_beginning(held if before else held[start:])
+            self._line = held if before else held[start:]
+            return len(data)
+        stop = found.end()
+        self.head = held[:stop] if before else data[start:stop]
+        self._line = b""
+        self._begin_body(self.head)
+        return start + stop - before if before else stop
+
+    def _read_counted(self, end: int, start: int) -> int:
+        taken = min(self._left, end - start)
+        self._left -= taken
+        self.body_length += taken
+        if not self._left:
+            self._at = _At.DONE if self._at is _At.LENGTH else _At.CHUNK_END
+        return start + taken
+
+    def _read_line(self, data: bytes, start: int) -> int:
+        stop = data.find(b"\n", start) + 1
+        if not stop:
+            self._line += data[start:]
+            if len(self._line) > MAX_LINE:
+                raise FramingError(f"a line of more than {MAX_LINE:,} bytes in a chunked body")
+            return len(data)
+        line = self._line + data[start:stop]
+        self._line = b""
+        if len(line) > MAX_LINE:
+            raise FramingError(f"a line of more than {MAX_LINE:,} bytes in a chunked body")
+        is_empty = line in {b"\r\n", b"\n"}
+        if self._at is _At.CHUNK_SIZE:
+            size = CHUNK_SIZE.fullmatch(line)
+            if size is None:
+                raise FramingError("a chunk whose size cannot be read")
+            self._left = int(size[1], 16)
+            self._at = _At.CHUNK if self._left else _At.TRAILER
+        elif self._at is _At.CHUNK_END:
+            if not is_empty:
+                raise FramingError("a chunk that is longer than its size")
+            self._at = _At.CHUNK_SIZE
+        elif is_empty:
+            self._at = _At.DONE
+        return stop
+
+    def _begin_body(self, head: bytes) -> None:
+        raise NotImplementedError
+
+    def _check_beginning(self, begun: bytes) -> None:
+        """Refuse early what can never become a head, so that garbage is not gathered."""
+        raise NotImplementedError
+
+    def _begin_chunked(self, codings: list[bytes]) -> bool:
+        if b",".join(codings).rpartition(b",")[2].strip().lower() != b"chunked":
+            return False
+        self._at = _At.CHUNK_SIZE
+        return True
+
+    def _begin_counted(self, lengths: list[bytes]) -> None:
+        values = {length.strip() for field in lengths for length in field.split(b",")}
+        value = values.pop()
+        if values or not value.isdigit() or len(value) > 18:
+            raise FramingError("a Content-Length that cannot be read")
+        self._left = int(value)
+        self._at = _At.LENGTH if self._left else _At.DONE
+
+
+class RequestFramer(_Framer):
+    """Requests, one after another."""
+
+    __slots__ = ("method",)
+
+    def next(self) -> None:
+        super().next()
+        self.method = b""
+
+    @property
+    def expects_continue(self) -> bool:
+        """Whether the client may wait for `100 Continue` before it sends the body."""
+        return EXPECT.search(self.head) is not None
+
+    @property
+    def asks_upgrade(self) -> bool:
+        """Whether the connection may stop being HTTP/1 after the answer."""
+        return self.method == b"CONNECT" or UPGRADE.search(self.head) is not None
+
+    def _check_beginning(self, begun: bytes) -> None:
+        if b"\n" in begun and REQUEST_LINE.match(begun) is None:
+            raise FramingError("no HTTP/1 request line")
+
+    def _begin_body(self, head: bytes) -> None:
+        line = REQUEST_LINE.match(head)
+        if line is None:
+            raise FramingError("no HTTP/1 request line")
+        self.method = line[1]
+        codings, lengths = CODING.findall(head), LENGTH.findall(head)
+        if codings:
+            if lengths:
+                raise FramingError("both a Content-Length and a Transfer-Encoding")
+            if not self._begin_chunked(codings):
+                raise FramingError("a Transfer-Encoding that does not end in chunked")
+        elif lengths:
+            self._begin_counted(lengths)
+        else:
+            self._at = _At.DONE
+
+
+class ResponseFramer(_Framer):
+    """Responses, one after another, each to a request of the given method. Interim ones (1xx) are passed over."""
+
+    __slots__ = ("_method", "interim", "status")
+
+    def __init__(self, method: bytes = b"GET") -> None:
+        super().__init__()
+        self._method = method
+
+    def next(self, method: bytes = b"GET") -> None:
+        super().next()
+        self._method = method
+        self.status = 0
+        self.interim = 0
+
+    def _check_beginning(self, begun: bytes) -> None:
+        if not begun.startswith(b"HTTP/1."[: len(begun)]) or (b"\n" in begun and STATUS_LINE.match(begun) is None):
+            raise FramingError("no HTTP/1 status line")
+
+    def _begin_body(self, head: bytes) -> None:
+        line = STATUS_LINE.match(head)
+        if line is None:
+            raise FramingError("no HTTP/1 status line")
+        status = int(line[1])
+        if 100 <= status < 200 and status != 101:
+            self.interim += 1
+            self.head = b""
+            return
+        self.status = status
+        if status == 101 or (self._method == b"CONNECT" and 200 <= status < 300):
+            self.opaque = True
+            self._at = _At.DONE
+        elif self._method == b"HEAD" or status in {204, 304}:
+            self._at = _At.DONE
+        elif codings := CODING.findall(head):
+            if not self._begin_chunked(codings):
+                self._at = _At.UNTIL_CLOSE
+        elif lengths := LENGTH.findall(head):
+            self._begin_counted(lengths)
+        else:
+            self._at = _At.UNTIL_CLOSE
