@@ -47,7 +47,7 @@ class _At(Enum):
 class _Framer:
     """What requests and responses have in common: a head, then a body whose end the head tells."""
 
-    __slots__ = ("_at", "_left", "_line", "body_length", "head", "opaque")
+    __slots__ = ("_at", "_left", "_line", "body_at", "body_length", "head", "opaque")
 
     def __init__(self) -> None:
         self.opaque = False
@@ -60,6 +60,8 @@ class _Framer:
         self._left = 0
         self.head = b""
         self.body_length = 0
+        self.body_at = 0
+        """Where in the bytes last fed the body begins or goes on."""
 
     @property
     def complete(self) -> bool:
@@ -79,10 +81,11 @@ class _Framer:
     def feed(self, data: bytes, start: int = 0) -> int:
         """Take bytes; up to where they belong to this message."""
         end = len(data)
+        self.body_at = start
         while start < end and self._at is not _At.DONE:
             match self._at:
                 case _At.HEAD:
-                    start = self._read_head(data, start)
+                    self.body_at = start = self._read_head(data, start)
                 case _At.LENGTH | _At.CHUNK:
                     start = self._read_counted(end, start)
                 case _At.UNTIL_CLOSE:

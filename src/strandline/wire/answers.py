@@ -1,0 +1,114 @@
+"""A response as it is kept: its head whole, its body up to a bound, of the rest the length and a hash."""
+
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from strandline.units import Nanos
+from strandline.wire.http1 import FramingError, ResponseFramer
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+KEEP = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response, bodies as they lie on the wire."""
+
+    status: int
+    """0 when it is not HTTP/1."""
+    head: bytes
+    body: bytes
+    length: int
+    """Of the whole body."""
+    digest: str | None
+    """The SHA-256 of the whole body, when not all of it was kept."""
+    complete: bool
+    """Whether it ended as its head says."""
+    began: Nanos
+    ended: Nanos
+
+    @property
+    def cut(self) -> bool:
+        """Whether the body is longer than what was kept of it."""
+        return self.digest is not None
+
+
+class Gathering:
+    """Puts responses together, one after another, each to a request of the given method."""
+
+    __slots__ = ("_began", "_ended", "_framer", "_hash", "_keep", "_kept", "_length", "has_begun", "is_http")
+
+    def __init__(self, method: bytes = b"GET", keep: int = KEEP) -> None:
+        self._framer = ResponseFramer()
+        self.expect(method, keep)
+
+    def expect(self, method: bytes, keep: int = KEEP) -> None:
+        """What comes next is the response to a request of this method; so much of its body is kept."""
+        self._framer.next(method)
+        self.has_begun = False
+        """Whether any byte has come, interim responses included."""
+        self.is_http = True
+        self._keep = keep
+        self._kept = b""
+        self._length = 0
+        self._hash: _Hash | None = None
+        self._began = self._ended = Nanos(0)
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether the connection no longer carries HTTP/1."""
+        return self._framer.opaque
+
+    @property
+    def complete(self) -> bool:
+        """Whether the response has ended."""
+        return self._framer.complete and self.is_http
+
+    def feed(self, data: bytes, start: int, at: Nanos) -> int:
+        """Take bytes; up to where they belong to this response. What is not HTTP/1 belongs to it until it is ended."""
+        if not self.has_begun:
+            self.has_begun = True
+            self._began = at
+        self._ended = at
+        framer = self._framer
+        if self.is_http:
+            try:
+                stop = framer.feed(data, start)
+            except FramingError:
+                self.is_http = False
+            else:
+                if framer.body_at < stop and framer.head:
+                    self._add(data[framer.body_at : stop])
+                return stop
+        self._add(data[start:])
+        return len(data)
+
+    def _add(self, part: bytes) -> None:
+        self._length += len(part)
+        if self._hash is None:
+            if self._length <= self._keep:
+                self._kept = self._kept + part if self._kept else part
+                return
+            self._hash = sha256(self._kept)
+            room = self._keep - len(self._kept)
+            self._kept += part[:room]
+        self._hash.update(part)
+
+    def end(self) -> Answer | None:
+        """The response as far as it came, or None if not even its head did. No more of it will come."""
+        framer = self._framer
+        if self.is_http and not framer.head:
+            return None
+        return Answer(
+            framer.status if self.is_http else 0,
+            framer.head,
+            self._kept,
+            self._length,
+            self._hash.hexdigest() if self._hash else None,
+            self.is_http and framer.end(),
+            self._began,
+            self._ended,
+        )

@@ -1,0 +1,448 @@
+"""Captured records of many connections, put together to HTTP transactions.
+
+The rules that this file keeps:
+
+1. However the traffic of a connection is cut into records, observations and segments, the transactions are the same.
+2. A request ends where HTTP/1 says; where its bytes are not HTTP/1, where the capture marked its end or the answer
+   begins. Two requests in one read are two. A mark never cuts a request that follows the one it belongs to. Whether a
+   request counts is known when something follows it: the capture may say at once that it was dropped.
+3. A response ends where HTTP/1 says; where its bytes are not HTTP/1, with the next read; else with the connection.
+4. A record is held by every transaction that has a byte of it, and is freed when the last of them lets it go.
+5. A connection is gone when it closes, when its last record is through, when nothing was seen of it for the time-out
+   in source time, or when its partition came to us anew. What of it is incomplete then is told as such, once.
+6. What came before the first record that we see of a connection is left alone: the rest of a request that had begun,
+   and answers to requests that we have not seen.
+"""
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import NamedTuple, Protocol
+
+from strandline.units import Nanos
+from strandline.wire.answers import KEEP, Answer, Gathering
+from strandline.wire.http1 import FramingError, RequestFramer
+from strandline.wire.traffic import index_of, when
+from strandline.wire.traffic_pb2 import TrafficStream
+
+CR_LF = b"\r\n"
+
+
+class ConnectionKey(NamedTuple):
+    """A connection, as the capture named it."""
+
+    node: str
+    connection: str
+
+    def __str__(self) -> str:
+        return f"{self.node}/{self.connection}" if self.node else self.connection
+
+
+class Record:
+    """A captured record that is in use; freed when the last of its users lets it go."""
+
+    __slots__ = ("_free", "_users", "begun", "generation", "offset", "partition")
+
+    def __init__(self, partition: int, offset: int, generation: int, free: Callable[["Record"], None]) -> None:
+        self.partition = partition
+        self.offset = offset
+        self.generation = generation
+        self.begun = 0
+        """How many requests have begun in it."""
+        self._users = 0
+        self._free = free
+
+    def hold(self) -> None:
+        """One more user."""
+        self._users += 1
+
+    def release(self) -> None:
+        """One user less."""
+        self._users -= 1
+        if not self._users:
+            self._free(self)
+
+
+class Packets(Protocol):
+    """The bytes of a request, each piece with its time."""
+
+    @property
+    def size(self) -> int: ...
+    def add(self, at: Nanos, data: bytes) -> None: ...
+
+
+class Cause(Enum):
+    """Why a connection is gone."""
+
+    CLOSED = auto()
+    EXPIRED = auto()
+    """Nothing was seen of it for too long."""
+    REASSIGNED = auto()
+    """Its partition was taken away, or came to us anew."""
+    BROKEN = auto()
+    """Records of it are missing."""
+    END = auto()
+    """We stop reading."""
+
+
+class Transaction:
+    """A request and, once it is known, the response that the source gave."""
+
+    __slots__ = (
+        "_records",
+        "answer",
+        "began",
+        "ended",
+        "head",
+        "is_answered",
+        "is_complete",
+        "key",
+        "method",
+        "ordinal",
+        "packets",
+        "was_open",
+    )
+
+    def __init__(self, connection: "_Connection", record: Record, packets: Packets, at: Nanos) -> None:
+        self.key = connection.key
+        self.ordinal = record.begun
+        record.begun += 1
+        self._records = [record]
+        record.hold()
+        self.packets = packets
+        self.began = self.ended = at
+        self.head = b""
+        self.method = b"GET"
+        self.is_complete = False
+        self.was_open = connection.was_open
+        """Whether the connection was open before the first record that we saw of it."""
+        self.answer: Answer | None = None
+        self.is_answered = False
+        """Whether the answer is all that will ever be known of it."""
+
+    @property
+    def record(self) -> Record:
+        """The record in which the request begins."""
+        return self._records[0]
+
+    @property
+    def records(self) -> list[Record]:
+        """Every record that has a byte of it."""
+        return self._records
+
+    @property
+    def id(self) -> str:
+        """The same on every reading of the log."""
+        return f"{self.record.partition}-{self.record.offset}.{self.ordinal}"
+
+    def hold(self, record: Record) -> None:
+        """A record that has a byte of it."""
+        if self._records[-1] is not record:
+            self._records.append(record)
+            record.hold()
+
+    def release(self) -> None:
+        """All is done with it."""
+        for record in self._records:
+            record.release()
+
+
+class Sink(Protocol):
+    """What becomes of the transactions."""
+
+    def on_request(self, transaction: Transaction) -> None:
+        """A request is complete."""
+
+    def on_answer(self, transaction: Transaction) -> None:
+        """All is known of the source's response to a request that was given before."""
+
+    def on_unsent(self, transaction: Transaction, cause: Cause) -> None:
+        """A request that will never be complete."""
+
+    def on_close(self, key: ConnectionKey, partition: int, at: Nanos, cause: Cause) -> None:
+        """A connection is gone."""
+
+
+class State(Enum):
+    """What a connection is at."""
+
+    WAITING = auto()
+    """No request has begun since the last answer."""
+    READING = auto()
+    """A request has begun."""
+    ANSWERING = auto()
+    """A request is complete, its answer is not."""
+    IGNORING = auto()
+    """A request that had begun before we saw the connection goes on."""
+
+
+class _Connection:
+    __slots__ = (
+        "awaiting",
+        "current",
+        "framer",
+        "gathering",
+        "generation",
+        "index",
+        "is_ignoring",
+        "is_opaque",
+        "key",
+        "partition",
+        "seen",
+        "unmarked",
+        "was_open",
+    )
+
+    def __init__(self, key: ConnectionKey, record: Record, stream: TrafficStream) -> None:
+        self.key = key
+        self.partition = record.partition
+        self.generation = record.generation
+        self.index = index_of(stream)
+        self.seen = Nanos(0)
+        self.was_open = self.index > 1 or stream.priorRequestsReceived > 0
+        self.is_ignoring = stream.lastObservationWasUnterminatedRead
+        self.is_opaque = False
+        self.framer: RequestFramer | None = RequestFramer()
+        self.gathering = Gathering()
+        self.current: Transaction | None = None
+        self.unmarked: list[Transaction] = []
+        """Requests that are complete by the last read; the capture may yet drop the last of them."""
+        self.awaiting: deque[Transaction] = deque()
+
+    @property
+    def state(self) -> State:
+        if self.is_ignoring:
+            return State.IGNORING
+        if self.current or self.unmarked:
+            return State.READING
+        return State.ANSWERING if self.awaiting else State.WAITING
+
+
+class Accumulator:
+    """Takes records, partition by partition in their order; tells its sink of requests, answers and closes."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        make_packets: Callable[[], Packets],
+        *,
+        expire_after: Nanos,
+        keep: Callable[[], int] = lambda: KEEP,
+    ) -> None:
+        self._sink = sink
+        self._make_packets = make_packets
+        self._expire_after = expire_after
+        self._keep = keep
+        # By partition, those longest unseen first.
+        self._partitions: dict[int, OrderedDict[ConnectionKey, _Connection]] = {}
+        self._unmarked: dict[int, dict[ConnectionKey, _Connection]] = {}
+        self._times: dict[int, Nanos] = {}
+
+    def accept(self, record: Record, stream: TrafficStream) -> None:
+        """Take the next record of a partition."""
+        record.hold()
+        connection = self._connection(record, stream)
+        if connection is not None:
+            at = connection.seen
+            for observation in stream.subStream:
+                at = when(observation)
+                kind = observation.WhichOneof("Capture")
+                if connection.unmarked and kind != "requestDropped":
+                    self._confirm(connection)
+                    if kind == "endOfMessageIndicator":
+                        continue
+                if kind in {"read", "readSegment"}:
+                    self._read(connection, record, at, getattr(observation, kind).data)
+                elif kind in {"write", "writeSegment"}:
+                    self._write(connection, record, at, getattr(observation, kind).data)
+                elif kind == "endOfMessageIndicator":
+                    self._mark(connection)
+                elif kind == "requestDropped":
+                    self._drop(connection)
+                elif kind == "close":
+                    self._end(connection, at, Cause.CLOSED)
+                    break
+            else:
+                connection.seen = max(connection.seen, at)
+                if connection.unmarked:
+                    self._unmarked.setdefault(record.partition, {})[connection.key] = connection
+                if stream.WhichOneof("index") == "numberOfThisLastChunk":
+                    self._end(connection, at, Cause.CLOSED)
+            self.advance(record.partition, at)
+        record.release()
+
+    def advance(self, partition: int, now: Nanos) -> None:
+        """The source's time has come so far in a partition: connections that were silent for too long are gone."""
+        now = max(now, self._times.get(partition, now))
+        self._times[partition] = now
+        connections = self._partitions.get(partition)
+        while connections:
+            oldest = next(iter(connections.values()))
+            if oldest.seen + self._expire_after >= now:
+                break
+            self._end(oldest, Nanos(oldest.seen + self._expire_after), Cause.EXPIRED)
+
+    def settle(self, partition: int) -> None:
+        """Nothing more is there to read for now: what is complete counts."""
+        for connection in self._unmarked.pop(partition, {}).values():
+            self._confirm(connection)
+
+    def time(self, partition: int) -> Nanos | None:
+        """How far the source's time has come in a partition."""
+        return self._times.get(partition)
+
+    def drop(self, partition: int, cause: Cause) -> None:
+        """Every connection of a partition is gone."""
+        for connection in list(self._partitions.get(partition, {}).values()):
+            self._end(connection, connection.seen, cause)
+        for by_partition in (self._partitions, self._unmarked, self._times):
+            by_partition.pop(partition, None)
+
+    def states(self) -> Counter[State]:
+        """How many connections are at what."""
+        return Counter(
+            connection.state for connections in self._partitions.values() for connection in connections.values()
+        )
+
+    def _connection(self, record: Record, stream: TrafficStream) -> _Connection | None:
+        """What we know of the record's connection; None if the record came before."""
+        connections = self._partitions.setdefault(record.partition, OrderedDict())
+        key = ConnectionKey(stream.nodeId, stream.connectionId)
+        index = index_of(stream)
+        known = connections.get(key)
+        if known is not None:
+            is_stale = known.generation != record.generation
+            if not is_stale:
+                if not index or index == known.index + 1:
+                    known.index = index
+                    connections.move_to_end(key)
+                    return known
+                if index <= known.index:
+                    return None
+            self._end(known, known.seen, Cause.REASSIGNED if is_stale else Cause.BROKEN)
+        new = connections[key] = _Connection(key, record, stream)
+        return new
+
+    def _read(self, connection: _Connection, record: Record, at: Nanos, data: bytes) -> None:
+        if connection.is_opaque or connection.is_ignoring or not data:
+            return
+        if not connection.gathering.is_http and connection.awaiting:
+            self._answered(connection)
+        start, end = 0, len(data)
+        while start < end:
+            framer, transaction = connection.framer, connection.current
+            if transaction is not None:
+                transaction.hold(record)
+            else:
+                if framer is not None and data[start] in CR_LF:
+                    # Empty lines between requests belong to none.
+                    start += 1
+                    continue
+                connection.current = transaction = Transaction(connection, record, self._make_packets(), at)
+            stop = end
+            if framer is not None:
+                try:
+                    stop = framer.feed(data, start)
+                except FramingError:
+                    # From here on only the capture's marks tell requests apart.
+                    connection.framer = framer = None
+            transaction.packets.add(at, data[start:stop])
+            transaction.ended = at
+            start = stop
+            if framer is not None and framer.complete:
+                transaction.head, transaction.method = framer.head, framer.method
+                framer.next()
+                connection.unmarked.append(transaction)
+                connection.current = None
+
+    def _mark(self, connection: _Connection) -> None:
+        """The capture says that a request has ended, which HTTP/1 does not say."""
+        if connection.is_ignoring:
+            connection.is_ignoring = False
+        elif connection.current is not None:
+            framer, transaction = connection.framer, connection.current
+            if framer is not None:
+                transaction.head, transaction.method = framer.head, framer.method or b"GET"
+                framer.next()
+            connection.current = None
+            connection.unmarked.append(transaction)
+            self._confirm(connection)
+
+    def _confirm(self, connection: _Connection) -> None:
+        """Requests that are complete count."""
+        unmarked, connection.unmarked = connection.unmarked, []
+        for transaction in unmarked:
+            transaction.is_complete = True
+            if transaction.is_answered:
+                # The source answered before it had the whole request.
+                self._sink.on_request(transaction)
+                self._sink.on_answer(transaction)
+                continue
+            if not connection.awaiting and not connection.gathering.has_begun:
+                connection.gathering.expect(transaction.method, self._keep())
+            connection.awaiting.append(transaction)
+            self._sink.on_request(transaction)
+
+    def _write(self, connection: _Connection, record: Record, at: Nanos, data: bytes) -> None:
+        if connection.is_opaque or not data:
+            return
+        if connection.is_ignoring:
+            connection.is_ignoring = data.startswith(b"HTTP/1.1 1")
+            return
+        if connection.framer is None:
+            self._mark(connection)
+        start, end = 0, len(data)
+        while start < end and not connection.is_opaque:
+            transaction = connection.awaiting[0] if connection.awaiting else self._answered_early(connection)
+            if transaction is None:
+                return
+            transaction.hold(record)
+            start = connection.gathering.feed(data, start, at)
+            if connection.gathering.complete:
+                self._answered(connection)
+
+    def _answered_early(self, connection: _Connection) -> Transaction | None:
+        """A request whose head is there, though not yet all of its body."""
+        transaction, framer = connection.current, connection.framer
+        if transaction is None or framer is None or not framer.in_body or transaction.is_answered:
+            return None
+        if not connection.gathering.has_begun:
+            connection.gathering.expect(framer.method, self._keep())
+        return transaction
+
+    def _answered(self, connection: _Connection) -> None:
+        """No more will come of the response to the oldest request."""
+        gathering = connection.gathering
+        transaction = connection.awaiting.popleft() if connection.awaiting else connection.current
+        if transaction is None:
+            return
+        transaction.answer = gathering.end()
+        transaction.is_answered = True
+        connection.is_opaque = gathering.is_opaque
+        gathering.expect(connection.awaiting[0].method if connection.awaiting else b"GET", self._keep())
+        if transaction.is_complete:
+            self._sink.on_answer(transaction)
+
+    @staticmethod
+    def _drop(connection: _Connection) -> None:
+        """The request that was being read, or has just been, does not count."""
+        connection.is_ignoring = False
+        if connection.current is not None:
+            dropped, connection.current = connection.current, None
+            if connection.framer is not None:
+                connection.framer.next()
+        elif connection.unmarked:
+            dropped = connection.unmarked.pop()
+        else:
+            return
+        dropped.release()
+
+    def _end(self, connection: _Connection, at: Nanos, cause: Cause) -> None:
+        del self._partitions[connection.partition][connection.key]
+        self._unmarked.get(connection.partition, {}).pop(connection.key, None)
+        self._confirm(connection)
+        while connection.awaiting:
+            self._answered(connection)
+        if connection.current is not None:
+            self._sink.on_unsent(connection.current, cause)
+        self._sink.on_close(connection.key, connection.partition, at, cause)
