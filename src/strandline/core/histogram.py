@@ -1,0 +1,52 @@
+"""How values are spread, in a fixed number of counters: quantiles good to an eighth, whatever the count."""
+
+from strandline.units import Nanos
+
+STEPS = 8
+"""Buckets for each doubling."""
+SHIFT = 3
+
+
+class Histogram:
+    """Counts of durations by size. What is below zero counts as zero."""
+
+    __slots__ = ("_counts", "count", "most", "total")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (64 * STEPS)
+        self.count = 0
+        self.total = 0
+        self.most = 0
+
+    def add(self, value: int) -> None:
+        """One more."""
+        value = max(0, value)
+        self.count += 1
+        self.total += value
+        self.most = max(self.most, value)
+        self._counts[_bucket(value)] += 1
+
+    def quantile(self, share: float) -> Nanos:
+        """A value that this share of all does not exceed, at most an eighth too high; 0 when there is none."""
+        wanted = share * self.count
+        seen = 0
+        for bucket, count in enumerate(self._counts):
+            seen += count
+            if count and seen >= wanted:
+                return Nanos(min(self.most, _ceiling(bucket)))
+        return Nanos(self.most)
+
+
+def _bucket(value: int) -> int:
+    if value < STEPS:
+        return value
+    exponent = value.bit_length() - 1 - SHIFT
+    return min(64 * STEPS - 1, (exponent << SHIFT) + (value >> exponent))
+
+
+def _ceiling(bucket: int) -> int:
+    """The highest value of a bucket."""
+    if bucket < 2 * STEPS:
+        return bucket
+    exponent = (bucket >> SHIFT) - 1
+    return ((bucket - (exponent << SHIFT) + 1) << exponent) - 1

@@ -1,0 +1,343 @@
+"""The replay engine: transactions in, each sent when it is due, and handed on when all is known of it.
+
+It is the sink of an accumulator. A request goes to the session of its connection; the engine keeps what all sessions
+share: the timeline, the slots, the target's health, and the leave to send. A request is *over* when the target's part of
+it is; it is *finished* when the source's answer is known too. Then it goes to `finish`, which lets its records go once
+the result is safe.
+
+The cap on requests at a time counts exchanges with the target and nothing else: a slot is free again when the target has
+answered, so it never waits for a source's answer that nobody reads.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from fractions import Fraction
+
+from strandline.clock import Clock, SystemClock
+from strandline.core.histogram import Histogram
+from strandline.core.pacing import Pace
+from strandline.errors import StrandlineError
+from strandline.replay.alarms import Alarms
+from strandline.replay.guard import Guard, Owner
+from strandline.replay.health import Health, Refused, WhenDown
+from strandline.replay.identity import marker
+from strandline.replay.leave import Leave
+from strandline.replay.outgoing import CapturedBody, outgoing
+from strandline.replay.retries import RetryPolicy
+from strandline.replay.session import Phase, Session, Work
+from strandline.replay.spool import Spool, Spools
+from strandline.replay.target import Later, Target
+from strandline.replay.timeline import Timeline
+from strandline.replay.transforms import Transform
+from strandline.units import Nanos, nanos
+from strandline.wire.answers import KEEP
+from strandline.wire.head import add_header
+from strandline.wire.transactions import Cause, ConnectionKey, Transaction
+
+SWEEP = 0.5
+UNSENT = {
+    Cause.CLOSED: "the source's client closed the connection before the request was whole",
+    Cause.EXPIRED: "nothing more was captured of the request for too long",
+    Cause.BROKEN: "a part of the request is not in the log",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What bounds the engine."""
+
+    concurrency: int = 1024
+    """Exchanges with the target at a time."""
+    memory: int = 256 << 20
+    """Bytes of requests that wait; beyond it they go to disk."""
+    answer_within: timedelta = timedelta(seconds=150)
+    down_for: timedelta = timedelta(minutes=10)
+    """How long the target may be down before the replay gives up."""
+    quiescence: timedelta = timedelta(seconds=5)
+    """How long a connection rests that another member may have had open."""
+    stalled_after: timedelta = timedelta(seconds=22.5)
+    """How long this process may stand still before it must prove its ownership: half of a session's time-out."""
+    keep: int = KEEP
+    """How much of an answer's body is kept."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened so far."""
+
+    requests: int = 0
+    sent: int = 0
+    attempts: int = 0
+    answered: int = 0
+    failed: int = 0
+    unsent: int = 0
+    lateness: Histogram = field(default_factory=Histogram)
+
+
+class Engine:
+    """Sends transactions at their time, in the order of their connection."""
+
+    def __init__(
+        self,
+        target: Target,
+        finish: Callable[[Work], None],
+        *,
+        transform: Transform,
+        policy: RetryPolicy,
+        speed: Fraction = Fraction(1),
+        reference: Pace | None = None,
+        when_down: WhenDown = WhenDown.PAUSE,
+        limits: Limits | None = None,
+        marks: bool = True,
+        owner: Owner | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.clock = clock or SystemClock()
+        self.alarms = Alarms(self.loop, self.clock)
+        self.target = target
+        self.limits = limits or Limits()
+        self.spools = Spools(self.limits.memory)
+        self.counters = Counters()
+        self.leave = Leave()
+        self.timeline = Timeline(self.clock, speed, reference)
+        self.failure: asyncio.Future[None] = self.loop.create_future()
+        """Fails when the replay cannot go on."""
+        self._health = Health(
+            target, self.timeline, self.leave, self.fail, when_down=when_down, patience=self.limits.down_for
+        )
+        stalled_after = nanos(self.limits.stalled_after)
+        self._guard = Guard(owner, self.leave, self.clock, stalled_after) if owner is not None else None
+        self._finish = finish
+        self._transform = transform
+        self._policy = policy
+        self._marks = marks
+        self._sessions: dict[ConnectionKey, Session] = {}
+        self._works: dict[Transaction, Work] = {}
+        self._assigned: dict[int, Nanos] = {}
+        self._slots = self.limits.concurrency
+        self._queued: deque[Session] = deque()
+        self._flying: deque[tuple[Nanos, Session]] = deque()
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._emptied = asyncio.Event()
+        self._sweeping = self.loop.call_later(SWEEP, self._sweep)
+
+    # What the accumulator tells.
+
+    def on_request(self, transaction: Transaction) -> None:
+        self.counters.requests += 1
+        session = self._sessions.get(transaction.key)
+        if session is None:
+            session = Session(self, transaction.key, transaction.record.partition, self._not_before(transaction))
+            self._sessions[transaction.key] = session
+        work = self._works[transaction] = Work(transaction)
+        session.add(work)
+
+    def on_answer(self, transaction: Transaction) -> None:
+        work = self._works.get(transaction)
+        if work is None:
+            return
+        if work.is_over:
+            self._finished(work)
+            return
+        session = self._sessions[transaction.key]
+        if session.phase is Phase.UNDECIDED and session.head is work:
+            session.decide()
+
+    def on_unsent(self, transaction: Transaction, cause: Cause) -> None:
+        if cause in UNSENT:
+            self.counters.unsent += 1
+            self._finish(Work(transaction, error=UNSENT[cause]))
+        else:
+            # Whoever reads on from what is committed finds the request again.
+            self._forget(transaction)
+
+    def on_close(self, key: ConnectionKey, partition: int, at: Nanos, cause: Cause) -> None:
+        if cause is not Cause.REASSIGNED and key in self._sessions:
+            self._sessions[key].end(at)
+
+    def _not_before(self, transaction: Transaction) -> Nanos:
+        """A connection that another member may have had open when its partition came to us rests for a while."""
+        assigned = self._assigned.get(transaction.record.partition)
+        if assigned is None or not (transaction.was_open or self.timeline.due(transaction.began) <= assigned):
+            return Nanos(0)
+        return Nanos(assigned + nanos(self.limits.quiescence))
+
+    # Partitions that come and go.
+
+    def assign(self, partition: int, at: Nanos) -> None:
+        """A partition is ours since this time."""
+        self._assigned[partition] = at
+
+    async def stop(self, partitions: Iterable[int] | None = None, *, within: timedelta) -> None:
+        """Begin nothing more for these partitions, or for any; what is on its way may end within the time."""
+        chosen = None if partitions is None else set(partitions)
+        concerned = [s for s in self._sessions.values() if chosen is None or s.partition in chosen]
+        for session in concerned:
+            session.stop()
+        try:
+            async with asyncio.timeout(within.total_seconds()):
+                while any(session.phase is not Phase.CLOSED for session in concerned):
+                    self._emptied.clear()
+                    await self._emptied.wait()
+        except TimeoutError:
+            for session in concerned:
+                session.abort()
+        for partition in chosen or ():
+            self._assigned.pop(partition, None)
+
+    async def drained(self) -> None:
+        """Wait until no request waits or is on its way."""
+        while any(session.waiting for session in self._sessions.values()):
+            self._emptied.clear()
+            await self._emptied.wait()
+
+    # What a session asks.
+
+    def may_send(self) -> bool:
+        """Whether anything may be sent now."""
+        if self._guard is not None:
+            self._guard.check()
+        return self.leave.is_given
+
+    def take_slot(self, session: Session) -> bool:
+        """Whether there is a free slot; if not, the session is called when there is."""
+        if not self._slots:
+            self._queued.append(session)
+            return False
+        self._slots -= 1
+        return True
+
+    def free_slot(self) -> None:
+        """An exchange with the target has ended."""
+        self._slots += 1
+        while self._queued and self._slots:
+            session = self._queued.popleft()
+            if session.phase is Phase.QUEUED:
+                self._slots -= 1
+                session.go()
+
+    def prepare(self, work: Work) -> tuple[bytes, list[Later]]:
+        """What to send now, and what later. Raises TransformFailed."""
+        transaction, spool = work.transaction, work.spool
+        captured = len(transaction.head)
+        if not work.head and captured:
+            work.head, work.body = self._transform.apply(transaction.head, CapturedBody(spool, captured))
+            if self._marks:
+                record = transaction.record
+                work.head = add_header(work.head, marker(record.partition, record.offset, transaction.ordinal))
+        return outgoing(spool.pieces, captured, work.head, work.body, self.timeline.due)
+
+    def sending(self, session: Session, work: Work, now: Nanos) -> None:
+        """A request goes out."""
+        self.counters.attempts += 1
+        if not work.attempts:
+            self.counters.sent += 1
+            self.counters.lateness.add(now - work.due)
+        self._flying.append((now, session))
+
+    def keep(self) -> int:
+        """How much of an answer's body is kept: nothing while memory is short."""
+        return 0 if self.spools.is_full else self.limits.keep
+
+    def is_decidable(self, work: Work) -> bool:
+        """Whether all is known that decides on another attempt."""
+        return work.transaction.is_answered or not self._policy.needs_source(work.answer)
+
+    def delay(self, work: Work) -> Nanos | None:
+        """How long to wait before the next attempt, or None when there is none."""
+        return self._policy.decide(len(work.attempts), work.transaction.answer, work.answer, work.head)
+
+    def over(self, work: Work) -> None:
+        """The target's part of a transaction is over."""
+        work.is_over = True
+        if work.error is None and work.attempts:
+            work.error = work.attempts[-1].error
+        if work.error is None:
+            self.counters.answered += 1
+        else:
+            self.counters.failed += 1
+        if work.transaction.is_answered:
+            self._finished(work)
+
+    def _finished(self, work: Work) -> None:
+        del self._works[work.transaction]
+        self._finish(work)
+
+    def gone(self, session: Session, left: Iterable[Work]) -> None:
+        """A session has ended; what is left of it stays undone."""
+        self._sessions.pop(session.key, None)
+        for work in left:
+            self._works.pop(work.transaction, None)
+            self._forget(work.transaction)
+        self._emptied.set()
+
+    def rested(self) -> None:
+        """A session has nothing to send for now."""
+        self._emptied.set()
+
+    def _forget(self, transaction: Transaction) -> None:
+        assert isinstance(transaction.packets, Spool)  # noqa: S101  (we made it)
+        transaction.packets.release()
+
+    def refused(self, work: Work, error: OSError | TimeoutError) -> Nanos | Refused:
+        """A connection could not be made."""
+        return self._health.refused(work.refusals, error)
+
+    def spawn(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
+        """Run something beside; it ends with the engine."""
+        task = self.loop.create_task(work)
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+        return task
+
+    # Its end.
+
+    def fail(self, error: StrandlineError) -> None:
+        """The replay cannot go on."""
+        if not self.failure.done():
+            self.failure.set_exception(error)
+
+    def _sweep(self) -> None:
+        """Give up on answers that do not come."""
+        now, limit = self.clock.monotonic(), nanos(self.limits.answer_within)
+        while self._flying:
+            began, session = self._flying[0]
+            if session.exchanging_since == began:
+                if now - began < limit:
+                    break
+                session.give_up(f"no answer within {self.limits.answer_within.total_seconds():g} s")
+            self._flying.popleft()
+        self._sweeping = self.loop.call_later(SWEEP, self._sweep)
+
+    def close(self) -> None:
+        """Close every connection, wait for nothing."""
+        self._sweeping.cancel()
+        self._health.close()
+        if self._guard is not None:
+            self._guard.close()
+        for session in list(self._sessions.values()):
+            session.abort()
+        for task in self._connecting:
+            task.cancel()
+        self.alarms.close()
+        self.spools.close()
+        if not self.failure.done():
+            self.failure.cancel()
+
+    @property
+    def sessions(self) -> Iterable[Session]:
+        """The source connections that are being replayed."""
+        return self._sessions.values()
+
+    @property
+    def in_flight(self) -> int:
+        """How many exchanges with the target go on."""
+        return self.limits.concurrency - self._slots
+
+    def work_of(self, transaction: Transaction) -> Work | None:
+        """What has become of a transaction that is not finished."""
+        return self._works.get(transaction)

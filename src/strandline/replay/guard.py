@@ -1,0 +1,70 @@
+"""A member that was frozen or starved sends nothing more until it has shown that its partitions are still its own.
+
+While this process stood still, the group may have given its partitions to another member, which sends the same requests.
+Every request asks here first, so the first thing that runs after a thaw finds that no beat came for too long.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import Protocol
+
+from strandline.clock import Clock
+from strandline.replay.leave import Leave, Reason
+from strandline.units import Nanos
+
+BEAT = 0.1
+PROVE_AGAIN_AFTER = 0.5
+
+log = logging.getLogger(__name__)
+
+
+class Owner(Protocol):
+    """Who knows whether our partitions are ours."""
+
+    def prove(self) -> Awaitable[bool]: ...
+    def stalled_for(self, now: Nanos) -> Nanos: ...
+
+
+class Guard:
+    """Withdraws the leave to send after a stall, and restores it with the proof."""
+
+    def __init__(self, owner: Owner, leave: Leave, clock: Clock, limit: Nanos) -> None:
+        self._owner = owner
+        self._leave = leave
+        self._clock = clock
+        self._limit = limit
+        self._last = clock.monotonic()
+        self._proving: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(BEAT, self._beat)
+        self.stalls = 0
+
+    def check(self) -> None:
+        """Withdraw the leave if we stood still for too long."""
+        now = self._clock.monotonic()
+        stalled = max(Nanos(now - self._last), self._owner.stalled_for(now))
+        if stalled > self._limit and self._proving is None:
+            self.stalls += 1
+            log.warning("stood still for %.1f s: nothing is sent until our partitions are proven ours", stalled / 1e9)
+            self._leave.withdraw(Reason.UNPROVEN)
+            self._proving = self._loop.create_task(self._prove())
+
+    def _beat(self) -> None:
+        self.check()
+        self._last = self._clock.monotonic()
+        self._timer = self._loop.call_later(BEAT, self._beat)
+
+    async def _prove(self) -> None:
+        # No end: a member that cannot show what is its own may not send, and the group tells it what it has lost.
+        while not await self._owner.prove():
+            await asyncio.sleep(PROVE_AGAIN_AFTER)
+        log.warning("our partitions are proven ours: sending goes on")
+        self._proving = None
+        self._leave.restore(Reason.UNPROVEN)
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._timer.cancel()
+        if self._proving is not None:
+            self._proving.cancel()

@@ -1,0 +1,107 @@
+"""Whether the target can be reached. While it cannot, the clock stands still and one connection after another is tried."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from datetime import timedelta
+from enum import Enum
+
+from strandline.core.retry import Backoff
+from strandline.errors import StrandlineError, TargetDown, TargetRefused
+from strandline.replay.leave import Leave, Reason
+from strandline.replay.target import Target
+from strandline.replay.timeline import Timeline
+from strandline.units import Nanos
+
+BACKOFF = Backoff(first=Nanos(100_000_000), ceiling=Nanos(2_000_000_000), jitter=0)
+MOST_REFUSALS = 4
+"""So often a request may be refused a connection, by a target that takes others, before it has failed."""
+
+log = logging.getLogger(__name__)
+
+
+class WhenDown(Enum):
+    """What happens to the clock while the target cannot be reached."""
+
+    PAUSE = "pause"
+    """It stops, and goes on when the target is back."""
+    FAIL = "fail"
+    """It runs on, and requests fail."""
+
+
+class Refused(Enum):
+    """What to do with a request whose connection could not be made, other than to wait and try again."""
+
+    PARK = "wait until the target is back"
+    FAIL = "give it up"
+
+
+class Health:
+    """Told of every connection that was refused; stops and restarts the clock."""
+
+    def __init__(
+        self,
+        target: Target,
+        timeline: Timeline,
+        leave: Leave,
+        fail: Callable[[StrandlineError], None],
+        *,
+        when_down: WhenDown,
+        patience: timedelta,
+    ) -> None:
+        self._target = target
+        self._timeline = timeline
+        self._leave = leave
+        self._fail = fail
+        self._when_down = when_down
+        self._patience = patience
+        self._probing: asyncio.Task[None] | None = None
+
+    @property
+    def is_down(self) -> bool:
+        """Whether the clock stands still for the target's sake."""
+        return self._probing is not None
+
+    def refused(self, refusals: int, error: OSError | TimeoutError) -> Nanos | Refused:
+        """A request was refused a connection, so often by now: how long to wait, or what else to do."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            problem = f"its certificate is not taken ({error.verify_message}); name its authority with --target-ca"
+            self._fail(TargetRefused(self._target.url, problem))
+            return Refused.PARK
+        if refusals >= MOST_REFUSALS:
+            return Refused.FAIL
+        if self._when_down is WhenDown.FAIL:
+            return BACKOFF.delay(refusals, 0)
+        if self._probing is None:
+            log.warning("%s cannot be reached (%s): the clock stands still until it can", self._target.url, error)
+            self._timeline.stop()
+            self._leave.withdraw(Reason.TARGET_DOWN)
+            self._probing = asyncio.get_running_loop().create_task(self._probe())
+        return Refused.PARK
+
+    async def _probe(self) -> None:
+        problem = ""
+        try:
+            async with asyncio.timeout(self._patience.total_seconds()):
+                attempt = 1
+                while True:
+                    await asyncio.sleep(BACKOFF.delay(attempt, 0) / 1e9)
+                    attempt += 1
+                    try:
+                        await self._target.try_connection()
+                        break
+                    except OSError as error:
+                        problem = str(error)
+        except TimeoutError:
+            self._fail(TargetDown(self._target.url, self._patience, problem))
+            return
+        stood = self._timeline.go_on()
+        log.warning("%s can be reached again; the clock stood still for %.1f s", self._target.url, stood / 1e9)
+        self._probing = None
+        self._leave.restore(Reason.TARGET_DOWN)
+
+    def close(self) -> None:
+        """Try no more."""
+        if self._probing is not None:
+            self._probing.cancel()

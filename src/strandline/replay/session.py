@@ -1,0 +1,296 @@
+"""One source connection, replayed: its requests strictly in order, each when it is due, on one connection at a time.
+
+    IDLE ──add──▶ WAITING ──due──▶ QUEUED ──slot──▶ CONNECTING ──▶ EXCHANGING ──answer──▶ (decide) ──▶ IDLE or WAITING
+                     ▲                ▲                 │                                   │
+                     │                └── BACKING_OFF ◀─┴───────────────────────────────────┤ once more
+                     └── PARKED (nothing may be sent now)                       UNDECIDED ◀─┘ needs the source's answer
+
+Any state becomes CLOSED: when the source closed the connection and all is sent, or when the session is stopped.
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from strandline.errors import TransformFailed
+from strandline.replay.health import Refused
+from strandline.replay.spool import Spool
+from strandline.replay.target import TargetConnection
+from strandline.units import Nanos
+from strandline.wire.answers import Answer
+from strandline.wire.transactions import ConnectionKey, Transaction
+
+if TYPE_CHECKING:
+    from strandline.replay.engine import Engine
+
+
+class Phase(Enum):
+    """What a session is at; the value says what its request waits for."""
+
+    IDLE = "nothing"
+    WAITING = "its time"
+    PARKED = "leave to send"
+    QUEUED = "a free slot"
+    CONNECTING = "a connection to the target"
+    EXCHANGING = "the target's answer"
+    UNDECIDED = "the source's answer"
+    BACKING_OFF = "the next attempt"
+    CLOSED = "nothing any more"
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One sending of a request; times of the monotonic clock."""
+
+    sent: Nanos
+    ended: Nanos
+    answer: Answer | None
+    error: str | None
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """A request on its way."""
+
+    transaction: Transaction
+    due: Nanos = Nanos(0)
+    head: bytes = b""
+    """As it is sent."""
+    body: bytes | None = None
+    """As it is sent, None where it is the captured one."""
+    attempts: list[Attempt] = field(default_factory=list)
+    refusals: int = 0
+    error: str | None = None
+    is_over: bool = False
+
+    @property
+    def answer(self) -> Answer | None:
+        """The target's last answer."""
+        return self.attempts[-1].answer if self.attempts else None
+
+    @property
+    def spool(self) -> Spool:
+        """The captured bytes."""
+        assert isinstance(self.transaction.packets, Spool)  # noqa: S101  (the engine made it)
+        return self.transaction.packets
+
+
+class Session:
+    """Sends what one source connection sent."""
+
+    def __init__(
+        self, engine: "Engine", key: ConnectionKey, partition: int, generation: int, not_before: Nanos
+    ) -> None:
+        self.key = key
+        self.partition = partition
+        self.generation = generation
+        self.phase = Phase.IDLE
+        self.not_before = not_before
+        self._engine = engine
+        self._queue: deque[Work] = deque()
+        self._connection: TargetConnection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._has_slot = False
+        self._began = Nanos(0)
+        self._close_at: Nanos | None = None
+        self._is_stopping = False
+
+    def add(self, work: Work) -> None:
+        """Another request."""
+        self._close_at = None
+        self._queue.append(work)
+        if self.phase is Phase.IDLE:
+            self._await_time()
+
+    def end(self, at: Nanos) -> None:
+        """The source closed the connection at this time."""
+        self._close_at = at
+        if self.phase is Phase.IDLE:
+            self._await_close()
+
+    def stop(self) -> None:
+        """Begin nothing more; be gone when what is on its way is over."""
+        self._is_stopping = True
+        if self.phase not in {Phase.EXCHANGING, Phase.CLOSED}:
+            self.abort()
+
+    def abort(self) -> None:
+        """Be gone at once."""
+        if self.phase is Phase.CLOSED:
+            return
+        self.phase = Phase.CLOSED
+        self._free_slot()
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._connection is not None:
+            self._connection.abort()
+        self._engine.gone(self, self._queue)
+        self._queue.clear()
+
+    def _await_time(self) -> None:
+        work = self._queue[0]
+        engine = self._engine
+        now = engine.clock.monotonic()
+        work.due = max(engine.timeline.due(work.transaction.began), self.not_before)
+        self.phase = Phase.WAITING
+        if work.due <= now:
+            self._start()
+        else:
+            engine.alarms.at(work.due, self._on_time)
+
+    def _on_time(self) -> None:
+        if self.phase is Phase.WAITING:
+            # The clock may have been stopped meanwhile, so the time is looked at anew.
+            self._await_time()
+
+    def _start(self) -> None:
+        if not self._engine.may_send():
+            self._park()
+        elif self._engine.take_slot(self):
+            self.go()
+        else:
+            self.phase = Phase.QUEUED
+
+    def _park(self) -> None:
+        self.phase = Phase.PARKED
+        self._engine.leave.park(self._wake)
+
+    def _wake(self) -> None:
+        if self.phase is Phase.PARKED:
+            self._await_time()
+
+    def go(self) -> None:
+        """There is a slot."""
+        self._has_slot = True
+        if self._connection is not None and self._connection.is_usable:
+            self._send(self._connection)
+        else:
+            self.phase = Phase.CONNECTING
+            self._connecting = self._engine.spawn(self._connect())
+
+    async def _connect(self) -> None:
+        engine = self._engine
+        try:
+            connection = await engine.target.connect(
+                lambda: TargetConnection(engine.clock, engine.alarms, engine.may_send, engine.leave.park)
+            )
+        except (OSError, TimeoutError) as error:
+            self._connecting = None
+            self._refused(error)
+        else:
+            self._connecting = None
+            self._connection = connection
+            self._send(connection)
+
+    def _refused(self, error: OSError | TimeoutError) -> None:
+        work = self._queue[0]
+        work.refusals += 1
+        verdict = self._engine.refused(work, error)
+        if verdict is Refused.FAIL:
+            self._fail(work, f"cannot connect to {self._engine.target.url}: {error or 'no answer'}")
+            return
+        self._free_slot()
+        if verdict is Refused.PARK:
+            self._park()
+        else:
+            self._back_off(verdict)
+
+    def _send(self, connection: TargetConnection) -> None:
+        work = self._queue[0]
+        engine = self._engine
+        try:
+            first, later = engine.prepare(work)
+        except TransformFailed as error:
+            self._fail(work, str(error))
+            return
+        self.phase = Phase.EXCHANGING
+        self._began = engine.clock.monotonic()
+        engine.sending(self, work, self._began)
+        connection.send(first, later, work.transaction.method, engine.keep(), self._answered)
+
+    def _fail(self, work: Work, problem: str) -> None:
+        """The request cannot be sent at all."""
+        work.error = problem
+        # Not at once: thousands that fail one after the other would be one deep call.
+        self._engine.loop.call_soon(self._over)
+
+    @property
+    def exchanging_since(self) -> Nanos | None:
+        """Since when it waits for the target, if it does."""
+        return self._began if self.phase is Phase.EXCHANGING else None
+
+    def give_up(self, problem: str) -> None:
+        """Wait for the target's answer no longer."""
+        if self.phase is Phase.EXCHANGING and self._connection is not None:
+            self._connection.fail(problem)
+
+    def _answered(self, answer: Answer | None, error: str | None) -> None:
+        work = self._queue[0]
+        work.attempts.append(Attempt(self._began, self._engine.clock.monotonic(), answer, error))
+        self._free_slot()
+        self.decide()
+
+    def decide(self) -> None:
+        """Whether to send once more, when all is known that it depends on."""
+        work = self._queue[0]
+        if not self._engine.is_decidable(work):
+            self.phase = Phase.UNDECIDED
+            return
+        delay = self._engine.delay(work)
+        if delay is None or self._is_stopping:
+            self._over()
+        else:
+            self._back_off(delay)
+
+    def _back_off(self, delay: Nanos) -> None:
+        self.phase = Phase.BACKING_OFF
+        self._engine.alarms.at(Nanos(self._engine.clock.monotonic() + delay), self._try_again)
+
+    def _try_again(self) -> None:
+        if self.phase is Phase.BACKING_OFF:
+            self._start()
+
+    def _over(self) -> None:
+        if self.phase is Phase.CLOSED:
+            return
+        self._free_slot()
+        self._engine.over(self._queue.popleft())
+        if self._is_stopping:
+            self.abort()
+        elif self._queue:
+            self._await_time()
+        else:
+            self.phase = Phase.IDLE
+            self._engine.rested()
+            if self._close_at is not None:
+                self._await_close()
+
+    def _await_close(self) -> None:
+        if self.phase is not Phase.IDLE or self._close_at is None:
+            return
+        engine = self._engine
+        due = engine.timeline.due(self._close_at)
+        if due > engine.clock.monotonic():
+            engine.alarms.at(due, self._await_close)
+            return
+        self.phase = Phase.CLOSED
+        if self._connection is not None:
+            self._connection.close()
+        engine.gone(self, ())
+
+    def _free_slot(self) -> None:
+        if self._has_slot:
+            self._has_slot = False
+            self._engine.free_slot()
+
+    @property
+    def waiting(self) -> int:
+        """How many requests are not over."""
+        return len(self._queue)
+
+    @property
+    def head(self) -> Work | None:
+        """The request that is next or on its way."""
+        return self._queue[0] if self._queue else None

@@ -1,0 +1,147 @@
+"""The bytes of requests that wait to be sent: in memory up to a bound over all of them, beyond it on disk.
+
+What is on disk costs no memory but its place, so reading can always go on: a request of any size can become complete,
+which only more reading can bring about.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from strandline.units import Nanos
+
+SEGMENT = 64 << 20
+OVERHEAD = 2_000
+"""What a request takes beside its bytes, about."""
+
+
+class _Segment:
+    """A file without a name, which is gone when nothing in it is wanted any more."""
+
+    __slots__ = ("_fd", "_users", "size")
+
+    def __init__(self, directory: Path | None) -> None:
+        self._fd, path = tempfile.mkstemp(prefix="strandline-spool-", dir=directory)
+        Path(path).unlink()
+        self._users = 1
+        self.size = 0
+
+    def append(self, data: bytes) -> int:
+        start = self.size
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._fd, view, self.size)
+            self.size += written
+            view = view[written:]
+        self._users += 1
+        return start
+
+    def read(self, start: int, length: int) -> bytes:
+        return os.pread(self._fd, length, start)
+
+    def release(self) -> None:
+        self._users -= 1
+        if not self._users:
+            os.close(self._fd)
+
+
+class _OnDisk(NamedTuple):
+    segment: _Segment
+    start: int
+    length: int
+
+
+class Piece(NamedTuple):
+    """Bytes that came together, and when."""
+
+    at: Nanos
+    size: int
+    place: bytes | _OnDisk
+
+    def load(self) -> bytes:
+        """The bytes."""
+        if isinstance(self.place, bytes):
+            return self.place
+        return self.place.segment.read(self.place.start, self.place.length)
+
+
+class Spools:
+    """The bound over all requests."""
+
+    def __init__(self, max_bytes: int, directory: Path | None = None) -> None:
+        self.max_bytes = max_bytes
+        self.in_memory = 0
+        self.on_disk = 0
+        self._directory = directory
+        self._segment: _Segment | None = None
+
+    def make(self) -> "Spool":
+        """The place for a new request."""
+        self.in_memory += OVERHEAD
+        return Spool(self)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what comes now goes to disk."""
+        return self.in_memory >= self.max_bytes
+
+    def spill(self, data: bytes) -> _OnDisk:
+        """Put bytes on disk."""
+        segment = self._segment
+        if segment is None or segment.size >= SEGMENT:
+            if segment is not None:
+                segment.release()
+            segment = self._segment = _Segment(self._directory)
+        self.on_disk += len(data)
+        return _OnDisk(segment, segment.append(data), len(data))
+
+    def close(self) -> None:
+        """Nothing is written any more."""
+        if self._segment is not None:
+            self._segment.release()
+            self._segment = None
+
+
+class Spool:
+    """The bytes of one request."""
+
+    __slots__ = ("_owner", "pieces", "size")
+
+    def __init__(self, owner: Spools) -> None:
+        self._owner = owner
+        self.pieces: list[Piece] = []
+        self.size = 0
+
+    def add(self, at: Nanos, data: bytes) -> None:
+        """Bytes came at this time."""
+        owner = self._owner
+        self.size += len(data)
+        if owner.in_memory + len(data) > owner.max_bytes:
+            self.pieces.append(Piece(at, len(data), owner.spill(data)))
+        else:
+            owner.in_memory += len(data)
+            self.pieces.append(Piece(at, len(data), data))
+
+    def load(self, most: int) -> bytes:
+        """The first bytes, at most so many."""
+        if len(self.pieces) == 1:
+            return self.pieces[0].load()[:most]
+        found = bytearray()
+        for piece in self.pieces:
+            if len(found) >= most:
+                break
+            found += piece.load()[: most - len(found)]
+        return bytes(found)
+
+    def release(self) -> None:
+        """The bytes are wanted no more."""
+        owner = self._owner
+        owner.in_memory -= OVERHEAD
+        for piece in self.pieces:
+            if isinstance(piece.place, bytes):
+                owner.in_memory -= piece.size
+            else:
+                owner.on_disk -= piece.size
+                piece.place.segment.release()
+        self.pieces = []

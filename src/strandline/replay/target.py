@@ -1,0 +1,179 @@
+"""Connections to the target: one request out and its answer in, one at a time, bytes as they are."""
+
+import asyncio
+import re
+import ssl
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from strandline.clock import Clock
+from strandline.errors import OptionError
+from strandline.replay.alarms import Alarms
+from strandline.units import Nanos
+from strandline.wire.answers import Answer, Gathering
+
+CONNECT_WITHIN = 10.0
+WRITE_BUFFER = 64 << 10
+"""What is given to a connection and not yet to the kernel, at most, beside one piece."""
+CLOSES = re.compile(rb"\nconnection[ \t]*:[^\r\n]*\bclose\b", re.IGNORECASE)
+
+
+class Later(NamedTuple):
+    """A piece of a request that is due after its beginning."""
+
+    due: Nanos
+    load: Callable[[], bytes]
+
+
+Done = Callable[[Answer | None, str | None], None]
+"""Called once for each request: with its answer, with what went wrong, or with both when the answer is incomplete."""
+
+
+class Target:
+    """Where requests go."""
+
+    def __init__(self, url: str, *, tls: ssl.SSLContext | None = None) -> None:
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            raise OptionError(f"target '{url}' has no port that can be") from None
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or parts.query:
+            raise OptionError(f"target '{url}' is not like http://host:port or https://host:port")
+        self.url = url.rstrip("/")
+        self.host = parts.hostname
+        self.is_secure = parts.scheme == "https"
+        self.port = port or (443 if self.is_secure else 80)
+        self.authority = parts.netloc.rpartition("@")[2]
+        """What the header Host says."""
+        self._tls = (tls or ssl.create_default_context()) if self.is_secure else None
+
+    async def connect(self, make: Callable[[], "TargetConnection"]) -> "TargetConnection":
+        """A new connection, with TLS if the target wants it."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(CONNECT_WITHIN):
+            _, connection = await loop.create_connection(make, self.host, self.port, ssl=self._tls)
+        return connection
+
+    async def try_connection(self) -> None:
+        """Connect and close again; an OSError if that is not possible."""
+        try:
+            async with asyncio.timeout(CONNECT_WITHIN):
+                _, writer = await asyncio.open_connection(self.host, self.port, ssl=self._tls)
+        except TimeoutError:
+            raise OSError("no answer") from None
+        writer.close()
+
+
+class TargetConnection(asyncio.Protocol):
+    """Sends a request in its pieces, each at its time, and gathers the answer."""
+
+    def __init__(
+        self, clock: Clock, alarms: Alarms, may_write: Callable[[], bool], park: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self._clock = clock
+        self._alarms = alarms
+        self._may_write = may_write
+        self._park = park
+        self._gathering = Gathering()
+        self._transport: asyncio.Transport | None = None
+        self._later: Sequence[Later] = ()
+        self._next = 0
+        self._is_full = False
+        self._done: Done | None = None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether another request may be sent on it."""
+        return self._transport is not None and self._done is None and not self._transport.is_closing()
+
+    def send(self, first: bytes, later: Sequence[Later], method: bytes, keep: int, done: Done) -> None:
+        """Send a request: its first piece now, the others when they are due."""
+        assert self._transport is not None  # noqa: S101  (`is_usable` was asked)
+        self._done = done
+        self._gathering.expect(method, keep)
+        self._later, self._next = later, 0
+        self._transport.write(first)
+        if later:
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Write what is due, unless the target is too slow; then go on when it has taken what it has."""
+        while self._done is not None and self._next < len(self._later) and not self._is_full:
+            piece = self._later[self._next]
+            if piece.due > self._clock.monotonic():
+                self._alarms.at(piece.due, self.go_on)
+                return
+            if not self._may_write():
+                self._park(self.go_on)
+                return
+            if self._transport is None:
+                return
+            self._next += 1
+            self._transport.write(piece.load())
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101
+        transport.set_write_buffer_limits(high=WRITE_BUFFER)
+        self._transport = transport
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self.go_on()
+
+    def data_received(self, data: bytes) -> None:
+        if self._done is None:
+            # Nobody asked.
+            self.close()
+            return
+        gathering = self._gathering
+        stop = gathering.feed(data, 0, self._clock.monotonic())
+        if not gathering.is_http:
+            self.close()
+            self._finish(gathering.end(), "the answer is not HTTP/1")
+        elif gathering.complete:
+            answer = gathering.end()
+            is_last = stop < len(data) or self._next < len(self._later) or gathering.is_opaque
+            if is_last or answer is None or answer.head.startswith(b"HTTP/1.0") or CLOSES.search(answer.head):
+                self.close()
+            self._finish(answer, None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._done is None:
+            return
+        answer = self._gathering.end()
+        if answer is not None and answer.complete:
+            self._finish(answer, None)
+        else:
+            how = "closed" if exc is None else f"broke ({exc})"
+            what = "before it answered" if answer is None else "in the middle of its answer"
+            self._finish(answer, f"the target {how} the connection {what}")
+
+    def fail(self, problem: str) -> None:
+        """Wait for the answer no longer."""
+        done = self._done
+        self.abort()
+        self._done = done
+        self._finish(self._gathering.end(), problem)
+
+    def _finish(self, answer: Answer | None, problem: str | None) -> None:
+        done, self._done = self._done, None
+        self._later = ()
+        if done is not None:
+            done(answer, problem)
+
+    def close(self) -> None:
+        """Say good-bye."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Be gone at once; nobody is told."""
+        self._done = None
+        if self._transport is not None:
+            self._transport.abort()

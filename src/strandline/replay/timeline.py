@@ -1,0 +1,52 @@
+"""When what happened at the source is to happen again, on a clock that can be stopped."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+from strandline.clock import Clock
+from strandline.core.pacing import Pace
+from strandline.units import Nanos
+
+AS_FAST_AS_POSSIBLE = Fraction(10**9)
+
+
+class Timeline:
+    """Source time to the monotonic clock. Without a reference, the first time asked for is now."""
+
+    def __init__(self, clock: Clock, speed: Fraction = Fraction(1), reference: Pace | None = None) -> None:
+        self._clock = clock
+        self._speed = speed
+        self._pace = reference
+        self._stopped: Nanos | None = None
+
+    def begin(self, source: Nanos) -> None:
+        """This source time is now, unless there is a reference already."""
+        if self._pace is None:
+            self._pace = Pace(source, self._clock.monotonic(), self._speed)
+
+    def due(self, source: Nanos) -> Nanos:
+        """When what happened at this source time is to happen again, if the clock is not stopped until then."""
+        if self._pace is None:
+            self._pace = Pace(source, self._clock.monotonic(), self._speed)
+        return self._pace.due(source)
+
+    def reached(self) -> Nanos | None:
+        """The source time that it is now; None while there is no reference."""
+        if self._pace is None:
+            return None
+        return self._pace.source_at(self._clock.monotonic() if self._stopped is None else self._stopped)
+
+    def stop(self) -> None:
+        """Stand still."""
+        if self._stopped is None:
+            self._stopped = self._clock.monotonic()
+
+    def go_on(self) -> Nanos:
+        """Run again from where it stood; for how long it did."""
+        if self._stopped is None:
+            return Nanos(0)
+        stood = Nanos(self._clock.monotonic() - self._stopped)
+        self._stopped = None
+        if self._pace is not None:
+            self._pace = replace(self._pace, wall=Nanos(self._pace.wall + stood))
+        return stood
