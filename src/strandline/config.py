@@ -51,6 +51,14 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
 
+def only_key(section: Section) -> str:
+    """The one key that is given, for a type whose keys exclude each other; a ValueError if it is not one."""
+    given = [name for name in section.__struct_fields__ if getattr(section, name) is not None]
+    if len(given) != 1:
+        raise ValueError(f"expected one of {', '.join(section.__struct_fields__)}, got {' and '.join(given) or 'none'}")
+    return given[0]
+
+
 def load(path: Path, type_: type[T]) -> T:
     """Read a configuration file as the given type, or say what is wrong with it and where."""
     root = _compose(path)

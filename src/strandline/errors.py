@@ -8,6 +8,9 @@
     ├── PositionError                  a position registered out of order with a frontier
     ├── NotOurs                        a record of a partition that is not assigned to us
     ├── CorruptBatch                   a record batch that is not what it should be, with its offset
+    ├── MalformedHead                  the head of an HTTP message that is none
+    ├── MalformedBody                  the body of an HTTP message that is not what its head says
+    ├── TransformFailed                a request that a transform could not make; it fails alone, the replay goes on
     ├── KafkaError                     a Kafka cluster that does not do what we ask
     │   ├── BrokerUnreachable          no connection, no answer in time, or an answer that cannot be read
     │   ├── AuthenticationFailed       credentials or certificates that one side does not take
@@ -93,6 +96,23 @@ class CorruptBatch(StrandlineError):
         """The first offset behind it, as far as its header can be believed."""
         where = f"the record batch at offset {'?' if offset < 0 else offset}"
         super().__init__(f"{where}{'' if partition is None else f' of {partition}'}: {problem}")
+
+
+class MalformedHead(StrandlineError, ValueError):
+    """The head of an HTTP message that is none."""
+
+
+class MalformedBody(StrandlineError, ValueError):
+    """The body of an HTTP message that is not what its head says."""
+
+
+class TransformFailed(StrandlineError):
+    """A request that a transform could not make. The request fails, and the replay goes on."""
+
+    def __init__(self, step: str, reason: str) -> None:
+        self.step = step
+        self.reason = reason
+        super().__init__(f"{step}: {reason}")
 
 
 class KafkaError(StrandlineError):

@@ -1,0 +1,13 @@
+"""The name of a transaction: where in the log it began, the same after a restart, so that a target can drop repeats."""
+
+HEADER = "X-Strandline-Request"
+
+
+def request_id(partition: int, offset: int, ordinal: int) -> str:
+    """The name: the record with its first byte, by partition and offset, and which of those that begin in it."""
+    return f"{partition}-{offset}.{ordinal}"
+
+
+def marker(partition: int, offset: int, ordinal: int) -> bytes:
+    """The header line that tells the target the name, without its line end."""
+    return b"%b: %d-%d.%d" % (HEADER.encode(), partition, offset, ordinal)

@@ -1,0 +1,279 @@
+"""What became of a transaction: one JSON record each, never too large for Kafka.
+
+Times are whole microseconds since 1970 UTC. A head is latin-1; a body is text if it is UTF-8, and base64 if it is not,
+always as it was on the wire. What is too long is cut and keeps its `length`; a body that is cut has the `sha256` of the
+whole. `sent_us` is of the first attempt, and lateness with it; `first_byte_us` and `end_us` are of the last.
+"""
+
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TypeVar
+
+import msgspec
+
+from strandline.errors import MalformedHead
+from strandline.replay.identity import request_id
+from strandline.replay.retries import Verdict
+from strandline.units import Nanos
+from strandline.wire.head import request_line, status_of
+
+MAX_RECORD = 900_000
+MAX_BODY = 64 << 10
+# Of these the first and the last are kept.
+MAX_ATTEMPTS = 20
+MAX_POSITIONS = 200
+
+T = TypeVar("T")
+Position = tuple[int, int]
+"""A partition and an offset."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Message:
+    """A request or a response as it was on the wire. A body too large to hold is there with its first part only."""
+
+    head: bytes
+    body: bytes = b""
+    length: int = -1
+    """How long the whole body is; -1 if it is all there."""
+    sha256: str | None = None
+    """Of the whole body, as hex, if its holder has it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """One sending of the request, and what came of it."""
+
+    response: Message | None = None
+    sent: Nanos | None = None
+    first_byte: Nanos | None = None
+    end: Nanos | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """All that is known of a transaction when it is over."""
+
+    partition: int
+    offset: int
+    ordinal: int
+    connection: str
+    node: str
+    generation: int
+    records: Sequence[Position]
+    """Every record that holds a part of it."""
+    source_request: Message
+    source_response: Message | None
+    source_complete: bool
+    """Whether the capture holds the whole response."""
+    target_request: Message | None
+    """As it was sent; None if it could not be made."""
+    attempts: Sequence[Attempt]
+    source_time: Nanos
+    source_end: Nanos | None
+    """When the source's response ended."""
+    due: Nanos
+    verdict: Verdict
+    same_body: bool | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of each part a record holds, in bytes."""
+
+    body: int
+    head: int
+    text: int
+
+
+# A sign of JSON may take six bytes, so the first may come out too large; the last cannot.
+NARROWER = (Limits(16 << 10, 16 << 10, 4 << 10), Limits(4 << 10, 4 << 10, 1 << 10), Limits(0, 1 << 10, 500))
+
+
+class MessageRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A request or a response in a result."""
+
+    method: str | None = None
+    target: str | None = None
+    status: int | None = None
+    complete: bool | None = None
+    head: str
+    head_length: int | None = None
+    """Of a head that is cut."""
+    body: str | None = None
+    body_base64: str | None = None
+    length: int
+    sha256: str | None = None
+
+
+class AttemptRecord(msgspec.Struct, kw_only=True):
+    """An attempt in a result."""
+
+    response: MessageRecord | None
+    sent_us: int | None
+    first_byte_us: int | None
+    end_us: int | None
+    error: str | None
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """A result."""
+
+    id: str
+    connection: str
+    node: str
+    partition: int
+    offset: int
+    ordinal: int
+    records: Sequence[Position]
+    record_count: int
+    generation: int
+    source_request: MessageRecord
+    source_response: MessageRecord | None
+    target_request: MessageRecord | None
+    attempts: Sequence[AttemptRecord]
+    attempt_count: int
+    source_time_us: int
+    due_us: int
+    sent_us: int | None
+    first_byte_us: int | None
+    end_us: int | None
+    lateness_us: int | None
+    verdict: Verdict
+    same_body: bool | None
+    error: str | None
+
+
+ENCODER = msgspec.json.Encoder(decimal_format="number")
+
+
+def encode_result(outcome: Outcome, *, max_body: int = MAX_BODY) -> bytes:
+    """The result as JSON, below MAX_RECORD bytes."""
+    return encode_bounded(lambda limits: result_of(outcome, limits), max_body=max_body)
+
+
+def encode_bounded(make: Callable[[Limits], object], *, max_body: int) -> bytes:
+    """What is made, as JSON, with as wide limits as its bound allows."""
+    encoded = ENCODER.encode(make(Limits(max_body, MAX_BODY, MAX_BODY)))
+    for limits in NARROWER:
+        if len(encoded) < MAX_RECORD:
+            break
+        encoded = ENCODER.encode(make(limits))
+    return encoded
+
+
+def result_of(outcome: Outcome, limits: Limits) -> Result:
+    """The result with its parts cut to the limits."""
+    attempts = ends(outcome.attempts, MAX_ATTEMPTS)
+    sent = outcome.attempts[0].sent if outcome.attempts else None
+    last = outcome.attempts[-1] if outcome.attempts else Attempt()
+    return Result(
+        id=request_id(outcome.partition, outcome.offset, outcome.ordinal),
+        connection=cut_text(outcome.connection, limits),
+        node=cut_text(outcome.node, limits),
+        partition=outcome.partition,
+        offset=outcome.offset,
+        ordinal=outcome.ordinal,
+        records=ends(outcome.records, MAX_POSITIONS),
+        record_count=len(outcome.records),
+        generation=outcome.generation,
+        source_request=_request(outcome.source_request, limits),
+        source_response=_response(outcome.source_response, limits, complete=outcome.source_complete),
+        target_request=None if outcome.target_request is None else _request(outcome.target_request, limits),
+        attempts=[_attempt(attempt, limits) for attempt in attempts],
+        attempt_count=len(outcome.attempts),
+        source_time_us=outcome.source_time // 1000,
+        due_us=outcome.due // 1000,
+        sent_us=_micros(sent),
+        first_byte_us=_micros(last.first_byte),
+        end_us=_micros(last.end),
+        lateness_us=None if sent is None else (sent - outcome.due) // 1000,
+        verdict=outcome.verdict,
+        same_body=outcome.same_body,
+        error=None if outcome.error is None else cut_text(outcome.error, limits),
+    )
+
+
+def ends(items: Sequence[T], most: int) -> Sequence[T]:
+    """The items, or the first and the last of too many."""
+    return items if len(items) <= most else [*items[: most // 2], *items[-(most // 2) :]]
+
+
+def cut_text(text: str, limits: Limits) -> str:
+    """A text within its limit. What cannot be written as UTF-8, such as the name of an odd file, becomes `?`."""
+    text = text[: limits.text]
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def body_text(body: bytes, *, cut: bool) -> str | None:
+    """A body as text, without a sign that the cut broke; None if it is not UTF-8."""
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        return body[: error.start].decode() if cut and error.start > len(body) - 4 else None
+
+
+def held(message: Message, limit: int) -> tuple[bytes, int, bool]:
+    """The body within a limit, the length of the whole, and whether anything is missing."""
+    length = len(message.body) if message.length < 0 else message.length
+    return message.body[:limit], length, length > min(limit, len(message.body))
+
+
+def _request(message: Message, limits: Limits) -> MessageRecord:
+    record = _message(message, limits)
+    try:
+        method, target, _ = request_line(message.head)
+    except MalformedHead:
+        return record
+    record.method, record.target = method[: limits.text], target[: limits.text]
+    return record
+
+
+def _response(message: Message | None, limits: Limits, *, complete: bool | None) -> MessageRecord | None:
+    if message is None:
+        return None
+    record = _message(message, limits)
+    record.complete = complete
+    record.status = _status(message)
+    return record
+
+
+def _attempt(attempt: Attempt, limits: Limits) -> AttemptRecord:
+    return AttemptRecord(
+        response=_response(attempt.response, limits, complete=None),
+        sent_us=_micros(attempt.sent),
+        first_byte_us=_micros(attempt.first_byte),
+        end_us=_micros(attempt.end),
+        error=None if attempt.error is None else cut_text(attempt.error, limits),
+    )
+
+
+def _message(message: Message, limits: Limits) -> MessageRecord:
+    body, length, cut = held(message, limits.body)
+    if cut and message.sha256 is None and len(message.body) == length:
+        # Kept with the message, since it may be cut more than once.
+        message.sha256 = sha256(message.body).hexdigest()
+    text = body_text(body, cut=cut)
+    return MessageRecord(
+        head=message.head[: limits.head].decode("latin-1"),
+        head_length=len(message.head) if len(message.head) > limits.head else None,
+        body=text,
+        body_base64=b64encode(body).decode() if text is None else None,
+        length=length,
+        sha256=message.sha256 if cut else None,
+    )
+
+
+def _status(message: Message) -> int | None:
+    try:
+        return status_of(message.head)
+    except MalformedHead:
+        return None
+
+
+def _micros(time: Nanos | None) -> int | None:
+    return None if time is None else time // 1000
