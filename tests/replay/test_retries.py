@@ -15,7 +15,6 @@ from strandline.replay.retries import (
     ATTEMPTS,
     LONGEST_DELAY,
     MOST_ATTEMPTS,
-    Answer,
     DefaultRetry,
     RetryPolicy,
     UserRetry,
@@ -25,6 +24,7 @@ from strandline.replay.retries import (
     verdict,
 )
 from strandline.units import Nanos
+from strandline.wire.answers import Answer
 
 GET = b"GET /a HTTP/1.1\r\n\r\n"
 BULK = b"POST /index/_bulk?refresh=true HTTP/1.1\r\n\r\n"
@@ -49,9 +49,13 @@ other = 5
 """
 
 
+def made(status: int, head: bytes, body: bytes, *, cut: bool) -> Answer:
+    return Answer(status, head, body, len(body), "hash" if cut else None, True, Nanos(0), Nanos(0))
+
+
 def answer(status: int, body: bytes = b"", *fields: str, cut: bool = False) -> Answer:
     head = "\r\n".join([f"HTTP/1.1 {status} X", *fields]) + "\r\n\r\n"
-    return Answer(status=status, head=head.encode(), body=body, cut=cut)
+    return made(status, head.encode(), body, cut=cut)
 
 
 statuses = st.integers(200, 599)
@@ -118,7 +122,7 @@ def test_a_bulk_that_cannot_be_read_is_taken(body: bytes) -> None:
 
 @given(st.binary(max_size=60), st.binary(max_size=40), st.booleans())
 def test_whatever_was_answered_is_judged(head: bytes, body: bytes, cut: bool) -> None:
-    odd = Answer(status=200, head=head, body=body, cut=cut)
+    odd = made(200, head, body, cut=cut)
     assert DefaultRetry().decide(1, odd, odd, BULK) is None
     assert same_body(odd, odd) in {True, None}
 
@@ -177,6 +181,15 @@ def test_a_verdict_says_first_who_did_not_answer_then_whether_the_status_is_the_
     both = source is not None and target is not None
     assert (given_ is Verdict.MATCH) == (both and source.status == target.status)  # type: ignore[union-attr]
     assert (given_ is Verdict.STATUS_DIFFERS) == (both and source.status != target.status)  # type: ignore[union-attr]
+
+
+@given(answers, answers, st.sampled_from([GET, BULK]))
+def test_where_the_source_is_not_needed_it_has_no_say(
+    source: Answer | None, target: Answer | None, request: bytes
+) -> None:
+    policy = DefaultRetry()
+    if not policy.needs_source(target, request):
+        assert policy.decide(1, source, target, request) == policy.decide(1, None, target, request)
 
 
 def test_bodies_are_the_same_but_for_their_chunks() -> None:

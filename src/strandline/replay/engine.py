@@ -1,12 +1,12 @@
 """The replay engine: transactions in, each sent when it is due, and handed on when all is known of it.
 
 It is the sink of an accumulator. A request goes to the session of its connection; the engine keeps what all sessions
-share: the timeline, the slots, the target's health, and the leave to send. A request is *over* when the target's part of
-it is; it is *finished* when the source's answer is known too. Then it goes to `finish`, which lets its records go once
-the result is safe.
+share: the timeline, the slots, the target's health, and the leave to send. A request is *over* when the target's part
+of it is; it is *finished* when the source's answer is known too. Then it goes to `finish`, which lets its records go
+once the result is safe.
 
-The cap on requests at a time counts exchanges with the target and nothing else: a slot is free again when the target has
-answered, so it never waits for a source's answer that nobody reads.
+The cap on requests at a time counts exchanges with the target and nothing else: a slot is free again when the target
+has answered, so it never waits for a source's answer that nobody reads.
 """
 
 import asyncio
@@ -122,6 +122,7 @@ class Engine:
         self._queued: deque[Session] = deque()
         self._flying: deque[tuple[Nanos, Session]] = deque()
         self._connecting: set[asyncio.Task[None]] = set()
+        self._undecided = 0
         self._emptied = asyncio.Event()
         self._sweeping = self.loop.call_later(SWEEP, self._sweep)
 
@@ -155,7 +156,7 @@ class Engine:
             # Whoever reads on from what is committed finds the request again.
             self._forget(transaction)
 
-    def on_close(self, key: ConnectionKey, partition: int, at: Nanos, cause: Cause) -> None:
+    def on_close(self, key: ConnectionKey, partition: int, at: Nanos, cause: Cause) -> None:  # noqa: ARG002
         if cause is not Cause.REASSIGNED and key in self._sessions:
             self._sessions[key].end(at)
 
@@ -245,7 +246,11 @@ class Engine:
 
     def is_decidable(self, work: Work) -> bool:
         """Whether all is known that decides on another attempt."""
-        return work.transaction.is_answered or not self._policy.needs_source(work.answer)
+        return work.transaction.is_answered or not self._policy.needs_source(work.answer, work.head)
+
+    def undecided(self, change: int) -> None:
+        """One session more, or less, stands still until an answer of the source is known."""
+        self._undecided += change
 
     def delay(self, work: Work) -> Nanos | None:
         """How long to wait before the next attempt, or None when there is none."""
@@ -332,6 +337,11 @@ class Engine:
     def sessions(self) -> Iterable[Session]:
         """The source connections that are being replayed."""
         return self._sessions.values()
+
+    @property
+    def is_waiting_for_source(self) -> bool:
+        """Whether a connection stands still until an answer of the source is known."""
+        return self._undecided > 0
 
     @property
     def in_flight(self) -> int:

@@ -1,7 +1,7 @@
 """A member that was frozen or starved sends nothing more until it has shown that its partitions are still its own.
 
-While this process stood still, the group may have given its partitions to another member, which sends the same requests.
-Every request asks here first, so the first thing that runs after a thaw finds that no beat came for too long.
+While this process stood still, the group may have given its partitions to another member, which sends the same
+requests. Every request asks here first, so the first that would go out after a thaw finds that no beat came for long.
 """
 
 import asyncio

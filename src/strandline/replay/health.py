@@ -1,4 +1,4 @@
-"""Whether the target can be reached. While it cannot, the clock stands still and one connection after another is tried."""
+"""Whether the target can be reached. While it cannot, the clock stands still and connections are tried one by one."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Leave to send: there is none while any reason stands against it. Who finds none is parked, and woken when there is."""
+"""Leave to send: none while any reason stands against it. Who finds none is parked, and woken when there is."""
 
 from collections.abc import Callable
 from enum import Enum

@@ -27,7 +27,7 @@ class CapturedBody:
 
 
 def replaced(pieces: Sequence[Piece], old: int, new: bytes) -> Iterator[tuple[Nanos, Callable[[], bytes]]]:
-    """The pieces with their first `old` bytes replaced: each gets its share of the new bytes, by what it had of the old.
+    """The pieces with their first `old` bytes replaced: each gets its share of the new ones, by what it had of the old.
 
     The last piece that had any of the old bytes gets all that is left of the new ones, and keeps what else it had.
     """

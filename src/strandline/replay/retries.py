@@ -7,7 +7,6 @@ target only.
 
 import logging
 import re
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
@@ -17,6 +16,7 @@ from strandline.core.retry import Backoff
 from strandline.errors import MalformedBody, MalformedHead, OptionError
 from strandline.replay.named import load_named
 from strandline.units import Nanos
+from strandline.wire.answers import Answer
 from strandline.wire.body import unchunked, unpacked
 from strandline.wire.head import Head, request_line
 
@@ -33,18 +33,12 @@ BULK_BEGIN = re.compile(rb'\s*\{(?:\s*"\w+"\s*:\s*\d+\s*,)*\s*"errors"\s*:\s*(tr
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """A response: its status, its head, and its body as it was on the wire, or the first part of it."""
-
-    status: int
-    head: bytes
-    body: bytes
-    cut: bool = False
-
-
 class RetryPolicy(Protocol):
     """Decides whether a request is sent again."""
+
+    def needs_source(self, target: Answer | None, request: bytes) -> bool:
+        """Whether the source's answer has a say. Until it is known, nothing more is sent on the connection."""
+        ...
 
     def decide(self, attempt: int, source: Answer | None, target: Answer | None, request: bytes) -> Nanos | None:
         """How long to wait before the next attempt, or None to take the answer.
@@ -56,6 +50,9 @@ class RetryPolicy(Protocol):
 
 class DefaultRetry:
     """The rules at the top of this file."""
+
+    def needs_source(self, target: Answer | None, request: bytes) -> bool:
+        return target is not None and (not _is_settled(target) or (target.status == 200 and _is_bulk(request)))
 
     def decide(self, attempt: int, source: Answer | None, target: Answer | None, request: bytes) -> Nanos | None:
         if attempt >= ATTEMPTS or not _differs(source, target, request):
@@ -69,6 +66,9 @@ class UserRetry:
     def __init__(self, name: str, policy: Any) -> None:
         self._name = name
         self._policy = policy
+
+    def needs_source(self, target: Answer | None, request: bytes) -> bool:  # noqa: ARG002
+        return True
 
     def decide(self, attempt: int, source: Answer | None, target: Answer | None, request: bytes) -> Nanos | None:
         if attempt >= MOST_ATTEMPTS:
@@ -128,9 +128,13 @@ def _differs(source: Answer | None, target: Answer | None, request: bytes) -> bo
         return True
     if target.status == 200 and source is not None and source.status == 200 and _is_bulk(request):
         return _items_failed(source) is False and _items_failed(target) is True
-    if target.status in SETTLED or 300 <= target.status < 400:
+    if _is_settled(target):
         return False
     return source is None or (target.status >= 300 and source.status < 300)
+
+
+def _is_settled(target: Answer) -> bool:
+    return target.status in SETTLED or 300 <= target.status < 400
 
 
 def _is_bulk(request: bytes) -> bool:

@@ -8,7 +8,6 @@
 Any state becomes CLOSED: when the source closed the connection and all is sent, or when the session is stopped.
 """
 
-import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
@@ -23,7 +22,12 @@ from strandline.wire.answers import Answer
 from strandline.wire.transactions import ConnectionKey, Transaction
 
 if TYPE_CHECKING:
+    import asyncio
+
     from strandline.replay.engine import Engine
+
+
+NEVER = Nanos(0)
 
 
 class Phase(Enum):
@@ -55,7 +59,7 @@ class Work:
     """A request on its way."""
 
     transaction: Transaction
-    due: Nanos = Nanos(0)
+    due: Nanos = NEVER
     head: bytes = b""
     """As it is sent."""
     body: bytes | None = None
@@ -67,8 +71,9 @@ class Work:
 
     @property
     def answer(self) -> Answer | None:
-        """The target's last answer."""
-        return self.attempts[-1].answer if self.attempts else None
+        """The target's last answer, if it is one."""
+        last = self.attempts[-1] if self.attempts else None
+        return last.answer if last is not None and last.error is None else None
 
     @property
     def spool(self) -> Spool:
@@ -80,12 +85,9 @@ class Work:
 class Session:
     """Sends what one source connection sent."""
 
-    def __init__(
-        self, engine: "Engine", key: ConnectionKey, partition: int, generation: int, not_before: Nanos
-    ) -> None:
+    def __init__(self, engine: "Engine", key: ConnectionKey, partition: int, not_before: Nanos) -> None:
         self.key = key
         self.partition = partition
-        self.generation = generation
         self.phase = Phase.IDLE
         self.not_before = not_before
         self._engine = engine
@@ -120,6 +122,8 @@ class Session:
         """Be gone at once."""
         if self.phase is Phase.CLOSED:
             return
+        if self.phase is Phase.UNDECIDED:
+            self._engine.undecided(-1)
         self.phase = Phase.CLOSED
         self._free_slot()
         if self._connecting is not None:
@@ -189,7 +193,7 @@ class Session:
         work.refusals += 1
         verdict = self._engine.refused(work, error)
         if verdict is Refused.FAIL:
-            self._fail(work, f"cannot connect to {self._engine.target.url}: {error or 'no answer'}")
+            self._fail(work, f"cannot connect to {self._engine.target.url}: {str(error) or 'no answer'}")
             return
         self._free_slot()
         if verdict is Refused.PARK:
@@ -235,8 +239,11 @@ class Session:
     def decide(self) -> None:
         """Whether to send once more, when all is known that it depends on."""
         work = self._queue[0]
+        if self.phase is Phase.UNDECIDED:
+            self._engine.undecided(-1)
         if not self._engine.is_decidable(work):
             self.phase = Phase.UNDECIDED
+            self._engine.undecided(1)
             return
         delay = self._engine.delay(work)
         if delay is None or self._is_stopping:

@@ -1,0 +1,107 @@
+"""How far ahead is read: no further than the time asked for, nor than memory allows; and what time it is at the source.
+
+Partitions that are too far ahead are paused, each for itself. While memory is short all are, but not while a request
+waits for an answer of the source that only more reading can bring: then what is read goes to disk.
+
+At the end of the log the source's time goes on with the clock, so that connections that went silent come to an end.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from strandline.kafka.group import GroupMember
+from strandline.kafka.partition import Partition
+from strandline.replay.engine import Engine
+from strandline.replay.output import Output
+from strandline.units import Nanos
+from strandline.wire.transactions import Accumulator
+
+REOPEN_BELOW = 0.8
+SETTLE_AFTER = Nanos(200_000_000)
+"""A complete request without a mark counts when nothing followed it for so long at the end of the log."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    is_paused: bool = False
+    end_since: Nanos | None = None
+    """Since when it is at the end of the log."""
+    end_time: Nanos | None = None
+    """The source's time then."""
+
+
+class Gate:
+    """Pauses and resumes partitions."""
+
+    def __init__(
+        self, member: GroupMember, engine: Engine, output: Output, accumulator: Accumulator, lookahead: Nanos
+    ) -> None:
+        self._member = member
+        self._engine = engine
+        self._output = output
+        self._accumulator = accumulator
+        self._lookahead = lookahead
+        self._readings: dict[Partition, _Reading] = {}
+        self._is_shut = False
+
+    @property
+    def partitions(self) -> set[Partition]:
+        """The partitions that are ours."""
+        return set(self._readings)
+
+    def assign(self, partition: Partition) -> None:
+        """A partition has become ours."""
+        self._readings[partition] = _Reading()
+
+    def revoke(self, partition: Partition) -> None:
+        """A partition is no longer ours."""
+        self._readings.pop(partition, None)
+
+    def at_end(self, partition: Partition) -> None:
+        """There is nothing more to read of a partition for now."""
+        reading = self._readings.get(partition)
+        if reading is not None and reading.end_since is None:
+            reading.end_since = self._engine.clock.monotonic()
+            reading.end_time = self._accumulator.time(partition.number)
+
+    def check(self, partitions: Iterable[Partition]) -> None:
+        """Records of these partitions were taken."""
+        for partition in partitions:
+            reading = self._readings.get(partition)
+            if reading is not None:
+                reading.end_since = reading.end_time = None
+        self.tick()
+
+    def tick(self) -> None:
+        """Some time has passed."""
+        now = self._engine.clock.monotonic()
+        for partition, reading in self._readings.items():
+            if reading.end_since is not None and now - reading.end_since > SETTLE_AFTER:
+                self._accumulator.settle(partition.number)
+                if reading.end_time is not None:
+                    self._accumulator.advance(partition.number, Nanos(reading.end_time + now - reading.end_since))
+        self._look_at_memory()
+        wanted = {partition for partition in self._readings if self._is_shut or self._is_ahead(partition)}
+        for partition, reading in self._readings.items():
+            if (partition in wanted) != reading.is_paused:
+                reading.is_paused = partition in wanted
+                (self._member.pause if reading.is_paused else self._member.resume)([partition])
+
+    def _look_at_memory(self) -> None:
+        spools = self._engine.spools
+        if self._engine.is_waiting_for_source:
+            self._is_shut = False
+        elif self._output.is_behind or spools.is_full:
+            self._is_shut = True
+        elif spools.in_memory < spools.max_bytes * REOPEN_BELOW:
+            self._is_shut = False
+
+    def _is_ahead(self, partition: Partition) -> bool:
+        time, reached = self._accumulator.time(partition.number), self._engine.timeline.reached()
+        return time is not None and reached is not None and time > reached + self._lookahead
+
+    def has_passed(self, partition: Partition, moment: datetime) -> bool:
+        """Whether the source's time has come to a moment in a partition."""
+        time = self._accumulator.time(partition.number)
+        return time is not None and time / 1e9 >= moment.timestamp()

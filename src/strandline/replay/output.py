@@ -1,0 +1,198 @@
+"""Where results go: the results topic, whose word frees the records; files beside it; dead letters."""
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO
+
+from strandline.clock import Clock
+from strandline.errors import KafkaError, OutputLost, PublisherFull, StrandlineError
+from strandline.kafka.events import Taken
+from strandline.kafka.producer import Publisher
+from strandline.replay.outcomes import outcome_of
+from strandline.replay.results import MAX_BODY, Verdict, encode_result
+from strandline.replay.session import Work
+from strandline.replay.tuples import encode_tuple
+from strandline.units import Nanos
+
+log = logging.getLogger(__name__)
+
+
+class Output:
+    """Writes one result for each transaction, and lets its records go once the result is safe."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        fail: Callable[[StrandlineError], None],
+        clock: Clock,
+        *,
+        topic: str,
+        dead_letters: str,
+        results: Path | None = None,
+        tuples: Path | None = None,
+        max_body: int = MAX_BODY,
+    ) -> None:
+        self.verdicts: Counter[Verdict] = Counter()
+        self.errors = 0
+        self._publisher = publisher
+        self._fail = fail
+        self._to_wall = Nanos(clock.wall() - clock.monotonic())
+        self._topic = topic
+        self._dead_letters = dead_letters
+        self._max_body = max_body
+        self._results = None if results is None else _Lines(results)
+        self._tuples = None if tuples is None else _Lines(tuples)
+        # Work whose body is hashed in a thread, and results for which the publisher has no room.
+        self._backlog: deque[Callable[[], None]] = deque()
+        self._draining: asyncio.Task[None] | None = None
+        self._hashing: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether results wait for room: no more should be read meanwhile."""
+        return bool(self._backlog)
+
+    @property
+    def unsafe(self) -> int:
+        """How many results are not safe yet."""
+        return self._publisher.outstanding + len(self._backlog) + len(self._hashing)
+
+    def write(self, work: Work) -> None:
+        """All is known of a transaction."""
+        if work.spool.size - len(work.transaction.head) <= self._max_body:
+            self._write(work, None)
+        else:
+            task = asyncio.get_running_loop().create_task(self._hash_and_write(work))
+            self._hashing.add(task)
+            task.add_done_callback(self._hashing.discard)
+
+    async def _hash_and_write(self, work: Work) -> None:
+        self._write(work, await asyncio.to_thread(_digest, work))
+
+    def _write(self, work: Work, digest: str | None) -> None:
+        outcome = outcome_of(work, to_wall=self._to_wall, keep=self._max_body, digest=digest)
+        self.verdicts[outcome.verdict] += 1
+        self.errors += outcome.error is not None
+        encoded = encode_result(outcome, max_body=self._max_body)
+        try:
+            if self._results is not None:
+                self._results.write(encoded)
+            if self._tuples is not None:
+                self._tuples.write(encode_tuple(outcome, max_body=self._max_body))
+        except OSError as error:
+            self._fail(OutputLost(f"a result cannot be written to {error.filename}: {error.strerror}"))
+            return
+        work.spool.release()
+        key = work.transaction.key.connection.encode()
+        self._publish(partial(self._publisher.publish, self._topic, encoded, key, None, partial(self._safe, work)))
+
+    def _safe(self, work: Work, error: KafkaError | None) -> None:
+        if error is None:
+            work.transaction.release()
+        else:
+            self._fail(error)
+
+    def bury(self, taken: Taken, problem: str, done: Callable[[], None]) -> None:
+        """A record that is of no use, with the reason; it is done once it is safe there."""
+        log.warning("%s@%d is put to %s: %s", taken.partition, taken.offset, self._dead_letters, problem)
+        headers: list[tuple[str, str | bytes | None]] = [
+            ("reason", problem),
+            ("topic", taken.partition.topic),
+            ("partition", str(taken.partition.number)),
+            ("offset", str(taken.offset)),
+        ]
+
+        def safe(error: KafkaError | None) -> None:
+            if error is None:
+                done()
+            else:
+                self._fail(error)
+
+        self._publish(partial(self._publisher.publish, self._dead_letters, taken.value, taken.key, headers, safe))
+
+    def _publish(self, publish: Callable[[], None]) -> None:
+        try:
+            if self._backlog:
+                raise PublisherFull(self._topic)
+            publish()
+        except PublisherFull:
+            self._backlog.append(publish)
+            if self._draining is None:
+                self._draining = asyncio.get_running_loop().create_task(self._drain())
+        except KafkaError as error:
+            self._fail(error)
+
+    async def _drain(self) -> None:
+        while self._backlog:
+            try:
+                self._backlog[0]()
+            except PublisherFull:
+                await self._publisher.room()
+            except KafkaError as error:
+                self._fail(error)
+                break
+            else:
+                self._backlog.popleft()
+        self._draining = None
+
+    async def settled(self, within: float) -> bool:
+        """Wait until every result is safe, or the time is out; whether all are."""
+        try:
+            async with asyncio.timeout(within):
+                while self.unsafe:
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Write no more."""
+        for task in (self._draining, *self._hashing):
+            if task is not None:
+                task.cancel()
+        for lines in (self._results, self._tuples):
+            if lines is not None:
+                lines.close()
+        self._publisher.close()
+
+
+class _Lines:
+    """A file of JSON lines, flushed when the loop is done with what it does now."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._file: BinaryIO = path.open("ab")
+        except OSError as error:
+            raise OutputLost(f"results cannot be written to {path}: {error.strerror}") from error
+        self._is_flushing = False
+
+    def write(self, line: bytes) -> None:
+        self._file.write(line + b"\n")
+        if not self._is_flushing:
+            self._is_flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        if not self._file.closed:
+            self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _digest(work: Work) -> str:
+    """The SHA-256 of the captured body."""
+    digest = sha256()
+    head = len(work.transaction.head)
+    for piece in work.spool.pieces:
+        data = piece.load()
+        digest.update(data[head:])
+        head = max(0, head - len(data))
+    return digest.hexdigest()

@@ -1,0 +1,347 @@
+"""One member of a replay: its share of the captured traffic, read no further ahead than needed, sent on time."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import Enum
+from fractions import Fraction
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from strandline.clock import Clock, SystemClock
+from strandline.core.pacing import Pace
+from strandline.errors import ScatteredCapture
+from strandline.kafka.cluster import EARLIEST, LATEST, Cluster, Isolation
+from strandline.kafka.events import Assigned, AtEnd, Failed, Lost, Records, Revoked, Taken
+from strandline.kafka.group import GroupMember
+from strandline.kafka.partition import Partition
+from strandline.kafka.producer import Publisher
+from strandline.kafka.progress import Claim
+from strandline.kafka.topics import ensure_topics
+from strandline.replay.engine import Engine, Limits
+from strandline.replay.gate import Gate
+from strandline.replay.health import WhenDown
+from strandline.replay.output import Output
+from strandline.replay.results import MAX_BODY
+from strandline.replay.retries import DefaultRetry, RetryPolicy
+from strandline.replay.target import Target
+from strandline.replay.transforms import Transform
+from strandline.units import Nanos, nanos
+from strandline.wire.traffic import TOPIC, when
+from strandline.wire.traffic_pb2 import TrafficStream
+from strandline.wire.transactions import Accumulator, Cause, Record
+
+TICK = 0.1
+REFERENCE_WITHIN = timedelta(seconds=5)
+"""How long the first record of every partition is waited for, to find the earliest."""
+HAND_OVER = timedelta(seconds=5)
+SAFE_WITHIN = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class From(Enum):
+    """Where to begin."""
+
+    COMMITTED = "committed"
+    """Where the group is, or else at the oldest record."""
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class Until(Enum):
+    """Where to end."""
+
+    LIVE = "live"
+    """When all that there was at the start has been replayed."""
+    NEVER = "never"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to replay, and how."""
+
+    kafka: Mapping[str, object]
+    """librdkafka's names, `group.id` among them."""
+    target: Target
+    transform: Transform
+    topic: str = TOPIC
+    results_topic: str = ""
+    """Without it, the topic's name with `-results`."""
+    dead_letters: str = ""
+    """Without it, the topic's name with `-dead-letters`."""
+    results: Path | None = None
+    tuples: Path | None = None
+    start: From | datetime = From.COMMITTED
+    until: Until | datetime = Until.NEVER
+    speed: Fraction = Fraction(1)
+    reference: Pace | None = None
+    """Which source time is which time of the monotonic clock, where several members share one."""
+    lookahead: timedelta = timedelta(seconds=400)
+    """How far ahead of the clock is read, in source time."""
+    packet_timeout: timedelta = timedelta(seconds=70)
+    """After how long without a sign of it a source connection is taken for gone, in source time."""
+    drain: timedelta = timedelta(seconds=10)
+    """How long requests that are on their way have when the replay is stopped."""
+    when_down: WhenDown = WhenDown.PAUSE
+    policy: RetryPolicy = field(default_factory=DefaultRetry)
+    limits: Limits = field(default_factory=Limits)
+    marks: bool = True
+    """Whether requests carry the header that names them."""
+    max_body: int = MAX_BODY
+
+
+class _Held(Record):
+    """A record with the claim to be given back."""
+
+    __slots__ = ("claim",)
+    claim: Claim
+
+
+class Replay:
+    """Runs until its end, until it is stopped, or until it cannot go on."""
+
+    def __init__(self, plan: Plan, clock: Clock | None = None) -> None:
+        self.plan = plan
+        self.clock = clock or SystemClock()
+        self.buried = 0
+        self.half_requests = 0
+        self._stopping = asyncio.Event()
+        self._ends: dict[Partition, int] = {}
+        self._positions: dict[Partition, int] = {}
+        self._over: set[Partition] = set()
+        """Partitions of which no more is to be read."""
+        self._opening: list[Taken] | None = [] if plan.reference is None else None
+        """Records that wait for the reference; None once there is one."""
+        self._heard: set[Partition] = set()
+        self._assigned_at = Nanos(0)
+
+    def stop(self) -> None:
+        """Come to an end in good order."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Replay. Raises what makes it impossible to go on; what was done by then is committed."""
+        plan = self.plan
+        begin = await self._resolve()
+        results = plan.results_topic or f"{plan.topic}-results"
+        dead_letters = plan.dead_letters or f"{plan.topic}-dead-letters"
+        await ensure_topics(_reach(plan.kafka), [results, dead_letters], like=plan.topic)
+        self.member = GroupMember(
+            plan.kafka,
+            [plan.topic],
+            begin=None if begin is None else lambda asked: {p: begin[p] for p in asked if p in begin},
+            hand_over=HAND_OVER + timedelta(seconds=2),
+        )
+        self.engine = Engine(
+            plan.target,
+            lambda work: self.output.write(work),
+            transform=plan.transform,
+            policy=plan.policy,
+            speed=plan.speed,
+            reference=plan.reference,
+            when_down=plan.when_down,
+            limits=plan.limits,
+            marks=plan.marks,
+            owner=self.member,
+            clock=self.clock,
+        )
+        self.output = Output(
+            Publisher(_reach(plan.kafka)),
+            self.engine.fail,
+            self.clock,
+            topic=results,
+            dead_letters=dead_letters,
+            results=plan.results,
+            tuples=plan.tuples,
+            max_body=plan.max_body,
+        )
+        self.accumulator = Accumulator(
+            self.engine, self.engine.spools.make, expire_after=nanos(plan.packet_timeout), keep=self.engine.keep
+        )
+        self.gate = Gate(self.member, self.engine, self.output, self.accumulator, nanos(plan.lookahead))
+        await self.member.start()
+        try:
+            await self._read()
+            await self._finish()
+        finally:
+            await self.member.stop()
+            self.engine.close()
+            self.output.close()
+
+    async def _resolve(self) -> dict[Partition, int] | None:
+        """The offsets to begin at, None for those that are committed; and the ends as they are now."""
+        cluster = Cluster(_reach(self.plan.kafka))
+        try:
+            partitions = await cluster.partitions([self.plan.topic])
+            latest = await cluster.offsets(dict.fromkeys(partitions, LATEST), Isolation.READ_COMMITTED)
+            self._ends = {partition: found.offset for partition, found in latest.items()}
+            if self.plan.start is From.COMMITTED:
+                return None
+            if self.plan.start is From.LATEST:
+                return self._ends
+            is_earliest = self.plan.start is From.EARLIEST
+            at = EARLIEST if isinstance(self.plan.start, From) else int(self.plan.start.timestamp() * 1000)
+            found = await cluster.offsets(dict.fromkeys(partitions, at), Isolation.READ_COMMITTED)
+            return {
+                partition: place.offset if place.offset >= 0 or is_earliest else self._ends[partition]
+                for partition, place in found.items()
+            }
+        finally:
+            cluster.close()
+
+    async def _read(self) -> None:
+        """Take what comes until there is an end to it."""
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        coming: asyncio.Task[object] | None = None
+        try:
+            while not (self._stopping.is_set() or self._is_at_end()):
+                coming = coming or asyncio.ensure_future(self.member.next())
+                await asyncio.wait(
+                    {coming, stopping, self.engine.failure}, timeout=TICK, return_when=asyncio.FIRST_COMPLETED
+                )
+                if self.engine.failure.done():
+                    self.engine.failure.result()
+                if coming.done():
+                    await self._handle(coming.result())
+                    coming = None
+                self._tick()
+        finally:
+            stopping.cancel()
+            if coming is not None:
+                coming.cancel()
+
+    async def _handle(self, event: object) -> None:
+        match event:
+            case Records(records):
+                if self._opening is None:
+                    self._accept(records)
+                else:
+                    self._opening.extend(records)
+                    self._heard.update(taken.partition for taken in records)
+            case AtEnd(partition, offset):
+                self._positions[partition] = offset
+                self._heard.add(partition)
+                self.gate.at_end(partition)
+            case Assigned(partitions, _, at):
+                self._assigned_at = self.clock.monotonic()
+                for partition in partitions:
+                    self.engine.assign(partition.number, at)
+                    self.gate.assign(partition)
+            case Revoked(partitions):
+                await self._give_up(partitions, HAND_OVER)
+                event.release()
+            case Lost(partitions):
+                await self._give_up(partitions, timedelta(0))
+            case Failed(error):
+                raise error
+
+    async def _give_up(self, partitions: "list[Partition] | tuple[Partition, ...]", within: timedelta) -> None:
+        """Partitions go: nothing more of them is begun, and their connections are closed before anything is read."""
+        numbers = [partition.number for partition in partitions]
+        await self.engine.stop(numbers, within=within)
+        if within:
+            await self.output.settled(within.total_seconds())
+        for partition in partitions:
+            self.accumulator.drop(partition.number, Cause.REASSIGNED)
+            self.gate.revoke(partition)
+            self._positions.pop(partition, None)
+            self._heard.discard(partition)
+        if self._opening is not None:
+            self._opening = [taken for taken in self._opening if taken.partition not in partitions]
+
+    def _tick(self) -> None:
+        if self._opening is not None:
+            self._find_reference()
+        self.gate.tick()
+
+    def _find_reference(self) -> None:
+        """Once every partition has been heard of, the earliest time of their first records is now."""
+        owned = self.gate.partitions
+        is_late = self.clock.monotonic() - self._assigned_at > nanos(REFERENCE_WITHIN)
+        if not self._opening or not (owned <= self._heard or is_late):
+            return
+        opening, self._opening = self._opening, None
+        times = [time for time in map(_first_time, opening) if time is not None]
+        if times:
+            self.engine.timeline.begin(min(times))
+        self._accept(opening)
+
+    def _accept(self, records: "list[Taken] | tuple[Taken, ...]") -> None:
+        for taken in records:
+            partition = taken.partition
+            if partition in self._over:
+                continue
+            try:
+                stream = TrafficStream.FromString(taken.value or b"")
+            except DecodeError as error:
+                self._bury(taken, f"is no TrafficStream: {error}")
+                continue
+            if taken.key != stream.connectionId.encode() and len(self._ends) > 1:
+                raise ScatteredCapture(self.plan.topic, taken.partition, taken.offset)
+            if isinstance(self.plan.until, datetime) and stream.subStream and self._is_beyond(stream):
+                self._over.add(partition)
+                self.member.pause([partition])
+                continue
+            record = _Held(partition.number, taken.offset, taken.generation, self._free)
+            record.claim = taken.claim
+            self.accumulator.accept(record, stream)
+            self._positions[partition] = taken.offset + 1
+        self.gate.check({taken.partition for taken in records})
+
+    def _is_beyond(self, stream: TrafficStream) -> bool:
+        assert isinstance(self.plan.until, datetime)  # noqa: S101
+        return when(stream.subStream[0]) / 1e9 >= self.plan.until.timestamp()
+
+    def _bury(self, taken: Taken, problem: str) -> None:
+        self.buried += 1
+        self._positions[taken.partition] = taken.offset + 1
+        self.output.bury(taken, problem, lambda: self.member.done(taken.claim))
+
+    def _free(self, record: Record) -> None:
+        assert isinstance(record, _Held)  # noqa: S101
+        self.member.done(record.claim)
+
+    def _is_at_end(self) -> bool:
+        owned = self.gate.partitions
+        if self.plan.until is Until.NEVER or not owned or self._opening:
+            return False
+        if self.plan.until is Until.LIVE:
+            return all(self._positions.get(p, -1) >= self._ends.get(p, 0) for p in owned)
+        return all(partition in self._over or self.gate.has_passed(partition, self.plan.until) for partition in owned)
+
+    async def _finish(self) -> None:
+        """Send what was read, unless we were stopped; then whatever is on its way."""
+        for partition in self.gate.partitions:
+            if not self._stopping.is_set():
+                self.accumulator.settle(partition.number)
+            self.accumulator.drop(partition.number, Cause.END)
+        drained = asyncio.ensure_future(self.engine.drained())
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({drained, stopping, self.engine.failure}, return_when=asyncio.FIRST_COMPLETED)
+            if self.engine.failure.done():
+                self.engine.failure.result()
+        finally:
+            drained.cancel()
+            stopping.cancel()
+        await self.engine.stop(within=self.plan.drain)
+        if not await self.output.settled(SAFE_WITHIN):
+            log.warning("%d results are not safe; what they are about will be replayed again", self.output.unsafe)
+
+
+def _first_time(taken: Taken) -> Nanos | None:
+    try:
+        stream = TrafficStream.FromString(taken.value or b"")
+    except DecodeError:
+        return None
+    return when(stream.subStream[0]) if stream.subStream else None
+
+
+def _reach(settings: Mapping[str, object]) -> dict[str, object]:
+    """What is needed to reach Kafka, without what is for members of a group only."""
+    return {name: value for name, value in settings.items() if name not in {"group.id", "session.timeout.ms"}}
