@@ -11,7 +11,7 @@ from strandline.kafka.partition import Partition
 ANSWER_WITHIN = 10.0
 
 
-class Group:
+class GroupOffsets:
     """Refused by the broker while the group has members: two readers would overwrite each other's mark."""
 
     def __init__(self, settings: Mapping[str, object]) -> None:
