@@ -123,8 +123,8 @@ class GroupMember:
         self._polling.orders.append((pause, {p: self._seen[p] for p in partitions if p in self._seen}))
 
     async def prove(self, within: timedelta = timedelta(seconds=5)) -> bool:
-        """Whether our partitions are still ours, shown by a commit that is made now; False when it is not shown."""
-        proof = Proof(Future(), Nanos(clock.monotonic() + nanos(within)))
+        """Whether all that `next` has assigned to us is still ours, shown by a commit made now; else False."""
+        proof = Proof(Future(), Nanos(clock.monotonic() + nanos(within)), dict(self._seen))
         self._polling.ownership.asked.append(proof)
         self._mail.interrupt()
         try:

@@ -1,7 +1,7 @@
 """Clients of librdkafka made from a user's settings, and its errors as ours."""
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import KafkaException
@@ -14,7 +14,7 @@ Client = TypeVar("Client")
 AWAY = frozenset({Code._ALL_BROKERS_DOWN, Code._TRANSPORT, Code._RESOLVE, Code._TIMED_OUT})
 
 
-def client(make: Callable[[dict[str, object]], Client], settings: Mapping[str, object]) -> Client:
+def client(make: Callable[[dict[str, Any]], Client], settings: Mapping[str, object]) -> Client:
     """Make a client that logs nothing by itself."""
     try:
         return make({**settings, "log_level": 0})

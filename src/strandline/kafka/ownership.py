@@ -44,6 +44,8 @@ class Proof(NamedTuple):
 
     answer: Future[bool]
     until: Nanos
+    believed: Mapping[Partition, int]
+    """What the asker takes for ours, with the generations. It may not have heard yet of what was lost."""
 
 
 class Ownership:
@@ -181,10 +183,11 @@ class Ownership:
         elif now - self._sent_at < FRESH:
             self._settle(self._consumer.memberid() == self._member)
 
-    def _settle(self, ours: bool) -> None:
-        if ours and self._proving:
+    def _settle(self, member: bool) -> None:
+        answers = [member and proof.believed.items() <= self.owned.items() for proof in self._proving]
+        if answers and all(answers):
             self._pulse.forgive()
-        for proof in self._proving:
+        for proof, ours in zip(self._proving, answers, strict=True):
             proof.answer.set_result(ours)
         self._proving.clear()
 
