@@ -17,6 +17,7 @@
     │   ├── Moved                      a leader that is not where it was asked, for too long
     │   ├── UnknownTopic               a topic that does not exist, or that we may not see
     │   ├── OffsetOutOfRange           an offset that the log no longer has, or has not yet
+    │   ├── PublisherFull              more waits to be written than may
     │   └── BrokerRefused              any other error code of a broker
     ├── TargetError                    the target of a replay
     │   ├── TargetDown                 it could not be reached for too long
@@ -160,6 +161,13 @@ class OffsetOutOfRange(KafkaError):
         self.earliest = earliest
         self.latest = latest
         super().__init__(f"{partition} holds offsets {earliest} to {latest}, and {asked} was asked for")
+
+
+class PublisherFull(KafkaError):
+    """More waits to be written than may."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"no room for a record of {topic}: as much waits to be written as may; wait for room")
 
 
 class BrokerRefused(KafkaError):

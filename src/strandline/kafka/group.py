@@ -1,49 +1,155 @@
-"""The committed offsets of a group, read and written without being a member of it."""
+"""One member of a consumer group, for asyncio: records with claims, rebalances, pauses, and proof of ownership."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import timedelta
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
-
-from strandline.errors import BrokerRefused, OptionError
+from strandline.clock import SystemClock
+from strandline.errors import OptionError
+from strandline.kafka.events import Assigned, Event, Lost, Revoked
+from strandline.kafka.mailbox import Mailbox
+from strandline.kafka.ownership import Begin, Proof
 from strandline.kafka.partition import Partition
+from strandline.kafka.polling import Polling
+from strandline.kafka.progress import Claim, Progress
+from strandline.units import Nanos, nanos
 
-ANSWER_WITHIN = 10.0
+OURS = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "group.protocol": "classic",
+    "partition.assignment.strategy": "cooperative-sticky",
+}
+DEFAULTS = {
+    "auto.offset.reset": "earliest",
+    "isolation.level": "read_committed",
+    "queued.max.messages.kbytes": 64 << 10,
+    "fetch.max.bytes": 8 << 20,
+    # librdkafka rests for a second when its queue is full, longer than it takes us to empty it.
+    "fetch.queue.backoff.ms": 20,
+    "socket.timeout.ms": 10_000,
+    # Within this time new topics and partitions are found.
+    "topic.metadata.refresh.interval.ms": 10_000,
+}
+STOP_WITHIN = 20.0
+
+log = logging.getLogger(__name__)
+clock = SystemClock()
 
 
-class Group:
-    """Refused by the broker while the group has members: two readers would overwrite each other's mark."""
+class GroupMember:
+    """Takes the records of its share of some topics, and commits what is done.
 
-    def __init__(self, settings: Mapping[str, object]) -> None:
-        self.name = str(settings["group.id"])
+    `begin` may say at which offsets partitions start that this member has not had before. Those that it does not name,
+    and those that come back, start at what the group has committed, and without that where `auto.offset.reset` says.
+
+    At most `hold_records` records and `hold_bytes` bytes wait for `next`, beside what librdkafka has read ahead
+    (`queued.max.messages.kbytes`, 64 MiB).
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, object],
+        topics: Sequence[str],
+        *,
+        begin: Begin | None = None,
+        poll_records: int = 500,
+        hold_records: int = 5_000,
+        hold_bytes: int = 16 << 20,
+        commit_every: timedelta = timedelta(seconds=1),
+        hand_over: timedelta = timedelta(seconds=5),
+        start_within: timedelta = timedelta(seconds=10),
+    ) -> None:
+        if "group.id" not in settings:
+            raise OptionError("a member of a group needs the setting 'group.id'")
+        for name in sorted(OURS.keys() & settings.keys()):
+            raise OptionError(f"'{name}' cannot be set for a member of a group; it is {str(OURS[name]).lower()}")
+        if not topics or min(poll_records, hold_records, hold_bytes) < 1:
+            raise OptionError("a member reads at least one topic, and takes at least one record and one byte")
+        self.progress = Progress()
+        """Frontiers, what is in flight and the oldest of it, for each partition."""
+        self._settings = {**DEFAULTS, **settings, **OURS}
+        self._topics = list(topics)
+        self._begin = begin
+        self._poll_records = poll_records
+        self._hold_records, self._hold_bytes = hold_records, hold_bytes
+        self._commit_every, self._hand_over, self._start_within = commit_every, hand_over, start_within
+        self._seen: dict[Partition, int] = {}
+
+    async def start(self) -> None:
+        """Begin to join the group."""
+        loop = asyncio.get_running_loop()
+        self._mail = Mailbox(loop, max_records=self._hold_records, max_bytes=self._hold_bytes)
+        self._polling = Polling(
+            self._settings,
+            self._topics,
+            self.progress,
+            self._mail,
+            begin=self._begin,
+            poll_records=self._poll_records,
+            commit_every=self._commit_every,
+            hand_over=self._hand_over,
+            start_within=self._start_within,
+        )
+        self._polling.start()
+
+    async def next(self) -> Event:
+        """What happened next. Cancelled, it has taken nothing."""
+        event = await self._mail.get()
+        if isinstance(event, Assigned):
+            self._seen.update(dict.fromkeys(event.partitions, event.generation))
+        elif isinstance(event, Revoked | Lost):
+            for partition in event.partitions:
+                self._seen.pop(partition, None)
+        return event
+
+    def done(self, claim: Claim) -> None:
+        """A record is finished: its offset may be committed once all before it are. From any thread."""
+        self.progress.done(claim)
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        """Take no more records of these partitions; what was taken still comes. Forgotten when they are revoked."""
+        self._order(True, partitions)
+
+    def resume(self, partitions: Iterable[Partition]) -> None:
+        """Take records of these partitions again."""
+        self._order(False, partitions)
+
+    def _order(self, pause: bool, partitions: Iterable[Partition]) -> None:
+        # An order is for the ownership that its giver has heard of, not for a later one.
+        self._polling.orders.append((pause, {p: self._seen[p] for p in partitions if p in self._seen}))
+
+    async def prove(self, within: timedelta = timedelta(seconds=5)) -> bool:
+        """Whether all that `next` has assigned to us is still ours, shown by a commit made now; else False."""
+        proof = Proof(Future(), Nanos(clock.monotonic() + nanos(within)), dict(self._seen))
+        self._polling.ownership.asked.append(proof)
+        self._mail.interrupt()
         try:
-            self._client = Consumer({**settings, "enable.auto.commit": False, "log_level": 0})
-        except KafkaException as error:
-            raise OptionError(error.args[0].str()) from None
+            return await asyncio.wait_for(asyncio.wrap_future(proof.answer), within.total_seconds())
+        except TimeoutError:
+            return False
 
-    async def committed(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """The committed offsets, of the partitions that have one."""
-        asked = [TopicPartition(*partition) for partition in partitions]
-        found = await self._ask(lambda: self._client.committed(asked, timeout=ANSWER_WITHIN))
-        return {Partition(p.topic, p.partition): p.offset for p in found if p.offset >= 0}
+    def stalled_for(self, now: Nanos) -> Nanos:
+        """The longest time without a sign of life of the thread that polls, since the last proof. From any thread."""
+        return self._polling.pulse.silence(now)
 
-    async def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit, and return when the broker has it."""
-        marks = [TopicPartition(*partition, offset) for partition, offset in offsets.items()]
-        await self._ask(lambda: self._client.commit(offsets=marks, asynchronous=False))
+    def ends(self) -> Mapping[Partition, int]:
+        """The ends of our partitions, heard of a second ago or so. From any thread."""
+        return self._polling.ends
 
-    async def _ask(self, act: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
-        try:
-            answer = await asyncio.to_thread(act)
-        except KafkaException as error:
-            raise BrokerRefused(error.args[0].name(), f"group '{self.name}'") from error
-        for partition in answer:
-            if partition.error is not None:
-                raise BrokerRefused(
-                    partition.error.name(), f"group '{self.name}', {partition.topic}/{partition.partition}"
-                )
-        return answer
+    def lag(self) -> dict[Partition, int]:
+        """How many offsets lie between what is done and the end, for partitions of which both are known."""
+        ends = self.ends()
+        marks = {partition: self.progress.resume_at(partition) for partition in ends}
+        return {p: max(0, ends[p] - mark) for p, mark in marks.items() if mark is not None}
 
-    async def close(self) -> None:
-        """Give up the connections."""
-        await asyncio.to_thread(self._client.close)
+    async def stop(self) -> None:
+        """Commit what is done and leave the group."""
+        self._polling.stopping.set()
+        self._mail.interrupt()
+        await asyncio.to_thread(self._polling.join, STOP_WITHIN)
+        if self._polling.is_alive():
+            log.warning("the group has not let us go within %g s; it will notice that we are gone", STOP_WITHIN)

@@ -29,22 +29,25 @@ class Progress:
     def __init__(self) -> None:
         self._lock = Lock()
         self._frontiers: dict[Partition, Frontier[int]] = {}
-        self._owned: set[Partition] = set()
+        self._owned: dict[Partition, int] = {}
+        self._assignments = 0
         self._moved: dict[Partition, int] = {}
 
-    def assign(self, partitions: Iterable[Partition]) -> None:
-        """These partitions are ours from now on."""
+    def assign(self, partitions: Iterable[Partition]) -> int:
+        """These partitions are ours from now on; the generation that begins for them, higher than any before."""
         with self._lock:
+            self._assignments += 1
             for partition in partitions:
                 self._frontiers.setdefault(partition, Frontier()).next_generation()
                 self._moved.pop(partition, None)
-                self._owned.add(partition)
+                self._owned[partition] = self._assignments
+            return self._assignments
 
     def revoke(self, partitions: Iterable[Partition]) -> None:
         """These partitions are no longer ours. Commit before, if there is still time to."""
         with self._lock:
             for partition in partitions:
-                self._owned.discard(partition)
+                self._owned.pop(partition, None)
                 self._moved.pop(partition, None)
                 if partition in self._frontiers:
                     # The frontier itself is kept: its count of tickets tells old ones from new ones.
@@ -69,6 +72,20 @@ class Progress:
         with self._lock:
             moved, self._moved = self._moved, {}
             return moved
+
+    def owned(self) -> dict[Partition, int]:
+        """The partitions that are ours, each with its generation."""
+        with self._lock:
+            return dict(self._owned)
+
+    def resume_at(self, partition: Partition) -> int | None:
+        """Where the next owner is to begin if we end now, or None while no record of this generation has come."""
+        with self._lock:
+            frontier = self._frontiers[partition]
+            if frontier.position is not None:
+                return frontier.position + 1
+            oldest = frontier.oldest(Nanos(0))
+            return None if oldest is None else oldest.position
 
     def beyond(self) -> int:
         """How many records lie beyond the frontiers: at most so many repeat when this process ends now."""

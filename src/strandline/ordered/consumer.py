@@ -21,7 +21,7 @@ from strandline.clock import Clock, SystemClock
 from strandline.core.ordering import END_OF_TIME, Ordering
 from strandline.errors import OffsetOutOfRange, OptionError, did_you_mean
 from strandline.kafka.cluster import ISOLATIONS, PATIENCE, Cluster, refuse_unused
-from strandline.kafka.group import Group
+from strandline.kafka.offsets import GroupOffsets
 from strandline.kafka.partition import Partition
 from strandline.ordered.merge import Merge, Part, check_buffer
 from strandline.ordered.reading import Loss, Rules
@@ -96,7 +96,7 @@ class AsyncOrderedConsumer:
         self._rules = Rules(ISOLATIONS[isolation], on_corrupt == "skip", on_missing == "earliest")
         self._clock = clock or SystemClock()
         self._cluster = Cluster(self._settings)
-        self._group = Group(self._settings) if "group.id" in self._settings else None
+        self._group = GroupOffsets(self._settings) if "group.id" in self._settings else None
         if self._group is None:
             refuse_unused(self._settings)
         self._merge: Merge | None = None

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from strandline.errors import OffsetOutOfRange, OptionError
 from strandline.kafka.cluster import EARLIEST, LATEST, Cluster, Isolation
-from strandline.kafka.group import Group
+from strandline.kafka.offsets import GroupOffsets
 from strandline.kafka.partition import Partition
 from strandline.ordered.merge import Part
 from strandline.ordered.reading import Rules
@@ -101,7 +101,13 @@ class Range:
 
 
 async def resolve(
-    cluster: Cluster, topics: Sequence[Topic], rules: Rules, group: Group | None = None, *, now: datetime, ceiling: int
+    cluster: Cluster,
+    topics: Sequence[Topic],
+    rules: Rules,
+    group: GroupOffsets | None = None,
+    *,
+    now: datetime,
+    ceiling: int,
 ) -> dict[Partition, Range]:
     """The range of every partition of the topics. Timestamps above the ceiling do not count."""
     isolation = rules.isolation

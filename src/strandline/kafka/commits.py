@@ -1,0 +1,56 @@
+"""Which commits are still to be made, and when. Pure: time is an argument.
+
+One commit is on its way at a time. A second one could be overtaken by a repeat of the first, and the mark of the group
+would go back.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from strandline.kafka.partition import Partition
+from strandline.units import Nanos
+
+
+class Commits:
+    """Offsets wait here until they are committed; those of a commit that failed wait on."""
+
+    def __init__(self, every: Nanos) -> None:
+        self._every = every
+        self._due: dict[Partition, int] = {}
+        self._sent: Mapping[Partition, int] | None = None
+        self._last: Nanos | None = None
+
+    @property
+    def on_its_way(self) -> bool:
+        """Whether an answer is awaited."""
+        return self._sent is not None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether anything is still to be committed."""
+        return bool(self._due)
+
+    def add(self, moved: Mapping[Partition, int]) -> None:
+        """These offsets are to be committed."""
+        self._due.update(moved)
+
+    def take(self, now: Nanos, *, at_once: bool = False) -> Mapping[Partition, int]:
+        """What to send now; nothing while an answer is awaited, or before it is time."""
+        early = self._last is not None and now - self._last < self._every
+        if self._sent is not None or not self._due or (early and not at_once):
+            return {}
+        self._last = now
+        self._sent = dict(self._due)
+        return self._sent
+
+    def answered(self, *, taken: bool) -> None:
+        """The answer to what was sent."""
+        sent, self._sent = self._sent or {}, None
+        if taken:
+            for partition, offset in sent.items():
+                if self._due.get(partition) == offset:
+                    del self._due[partition]
+
+    def forget(self, partitions: Iterable[Partition]) -> None:
+        """These partitions are committed otherwise, or by another member."""
+        for partition in partitions:
+            self._due.pop(partition, None)

@@ -1,0 +1,31 @@
+"""Clients of librdkafka made from a user's settings, and its errors as ours."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError as Code
+from confluent_kafka import KafkaException
+
+from strandline.errors import AuthenticationFailed, BrokerRefused, KafkaError, OptionError
+
+Client = TypeVar("Client")
+
+# They say that somebody is not to be reached now, which passes.
+AWAY = frozenset({Code._ALL_BROKERS_DOWN, Code._TRANSPORT, Code._RESOLVE, Code._TIMED_OUT})
+
+
+def client(make: Callable[[dict[str, Any]], Client], settings: Mapping[str, object]) -> Client:
+    """Make a client that logs nothing by itself."""
+    try:
+        return make({**settings, "log_level": 0})
+    except KafkaException as error:
+        raise OptionError(error.args[0].str()) from None
+    except (TypeError, ValueError) as error:
+        raise OptionError(str(error)) from None
+
+
+def translated(error: Code, where: object) -> KafkaError:
+    """An error of librdkafka or of a broker as one of ours."""
+    if error.code() in {Code._AUTHENTICATION, Code._SSL, Code.SASL_AUTHENTICATION_FAILED}:
+        return AuthenticationFailed(error.str())
+    return BrokerRefused(error.name(), where)

@@ -1,0 +1,49 @@
+"""The committed offsets of a group, read and written without being a member of it."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from strandline.errors import BrokerRefused, OptionError
+from strandline.kafka.partition import Partition
+
+ANSWER_WITHIN = 10.0
+
+
+class GroupOffsets:
+    """Refused by the broker while the group has members: two readers would overwrite each other's mark."""
+
+    def __init__(self, settings: Mapping[str, object]) -> None:
+        self.name = str(settings["group.id"])
+        try:
+            self._client = Consumer({**settings, "enable.auto.commit": False, "log_level": 0})
+        except KafkaException as error:
+            raise OptionError(error.args[0].str()) from None
+
+    async def committed(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """The committed offsets, of the partitions that have one."""
+        asked = [TopicPartition(*partition) for partition in partitions]
+        found = await self._ask(lambda: self._client.committed(asked, timeout=ANSWER_WITHIN))
+        return {Partition(p.topic, p.partition): p.offset for p in found if p.offset >= 0}
+
+    async def commit(self, offsets: Mapping[Partition, int]) -> None:
+        """Commit, and return when the broker has it."""
+        marks = [TopicPartition(*partition, offset) for partition, offset in offsets.items()]
+        await self._ask(lambda: self._client.commit(offsets=marks, asynchronous=False))
+
+    async def _ask(self, act: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
+        try:
+            answer = await asyncio.to_thread(act)
+        except KafkaException as error:
+            raise BrokerRefused(error.args[0].name(), f"group '{self.name}'") from error
+        for partition in answer:
+            if partition.error is not None:
+                raise BrokerRefused(
+                    partition.error.name(), f"group '{self.name}', {partition.topic}/{partition.partition}"
+                )
+        return answer
+
+    async def close(self) -> None:
+        """Give up the connections."""
+        await asyncio.to_thread(self._client.close)
