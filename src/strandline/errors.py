@@ -204,8 +204,8 @@ class ScatteredCapture(StrandlineError):
 
     def __init__(self, topic: str, partition: object, offset: int) -> None:
         super().__init__(
-            f"the record at offset {offset} of {partition} is not keyed by its connection, so connections are scattered "
-            f"over partitions and their order is lost; mend it with: strandline import --rekey {topic} --topic NEW"
+            f"the record at offset {offset} of {partition} is not keyed by its connection: connections are scattered "
+            f"over partitions, and their order is lost; mend it with: strandline import --rekey {topic} --topic NEW"
         )
 
 

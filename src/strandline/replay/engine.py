@@ -104,8 +104,7 @@ class Engine:
         self.counters = Counters()
         self.leave = Leave()
         self.timeline = Timeline(self.clock, speed, reference)
-        self.failure: asyncio.Future[None] = self.loop.create_future()
-        """Fails when the replay cannot go on."""
+        self._failure: StrandlineError | None = None
         self._health = Health(
             target, self.timeline, self.leave, self.fail, when_down=when_down, patience=self.limits.down_for
         )
@@ -190,11 +189,20 @@ class Engine:
         for partition in chosen or ():
             self._assigned.pop(partition, None)
 
-    async def drained(self) -> None:
-        """Wait until no request waits or is on its way."""
-        while any(session.waiting for session in self._sessions.values()):
-            self._emptied.clear()
-            await self._emptied.wait()
+    @property
+    def is_busy(self) -> bool:
+        """Whether any request waits or is on its way."""
+        return any(session.waiting for session in self._sessions.values())
+
+    async def wait_until_idle(self, within: float) -> None:
+        """Wait until no request waits or is on its way, or the time is out."""
+        try:
+            async with asyncio.timeout(within):
+                while self.is_busy:
+                    self._emptied.clear()
+                    await self._emptied.wait()
+        except TimeoutError:
+            pass
 
     # What a session asks.
 
@@ -303,8 +311,12 @@ class Engine:
 
     def fail(self, error: StrandlineError) -> None:
         """The replay cannot go on."""
-        if not self.failure.done():
-            self.failure.set_exception(error)
+        self._failure = self._failure or error
+
+    def check(self) -> None:
+        """Raise what keeps the replay from going on."""
+        if self._failure is not None:
+            raise self._failure
 
     def _sweep(self) -> None:
         """Give up on answers that do not come."""
@@ -330,8 +342,6 @@ class Engine:
             task.cancel()
         self.alarms.close()
         self.spools.close()
-        if not self.failure.done():
-            self.failure.cancel()
 
     @property
     def sessions(self) -> Iterable[Session]:

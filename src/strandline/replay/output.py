@@ -14,7 +14,7 @@ from strandline.errors import KafkaError, OutputLost, PublisherFull, StrandlineE
 from strandline.kafka.events import Taken
 from strandline.kafka.producer import Publisher
 from strandline.replay.outcomes import outcome_of
-from strandline.replay.results import MAX_BODY, Verdict, encode_result
+from strandline.replay.results import MAX_BODY, encode_result
 from strandline.replay.session import Work
 from strandline.replay.tuples import encode_tuple
 from strandline.units import Nanos
@@ -37,7 +37,7 @@ class Output:
         tuples: Path | None = None,
         max_body: int = MAX_BODY,
     ) -> None:
-        self.verdicts: Counter[Verdict] = Counter()
+        self.verdicts: Counter[str] = Counter()
         self.errors = 0
         self._publisher = publisher
         self._fail = fail
@@ -76,7 +76,7 @@ class Output:
 
     def _write(self, work: Work, digest: str | None) -> None:
         outcome = outcome_of(work, to_wall=self._to_wall, keep=self._max_body, digest=digest)
-        self.verdicts[outcome.verdict] += 1
+        self.verdicts[outcome.verdict.value] += 1
         self.errors += outcome.error is not None
         encoded = encode_result(outcome, max_body=self._max_body)
         try:

@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
@@ -16,7 +15,7 @@ from strandline.clock import Clock, SystemClock
 from strandline.core.pacing import Pace
 from strandline.errors import ScatteredCapture
 from strandline.kafka.cluster import EARLIEST, LATEST, Cluster, Isolation
-from strandline.kafka.events import Assigned, AtEnd, Failed, Lost, Records, Revoked, Taken
+from strandline.kafka.events import Assigned, AtEnd, Event, Failed, Lost, Records, Revoked, Taken
 from strandline.kafka.group import GroupMember
 from strandline.kafka.partition import Partition
 from strandline.kafka.producer import Publisher
@@ -28,6 +27,7 @@ from strandline.replay.health import WhenDown
 from strandline.replay.output import Output
 from strandline.replay.results import MAX_BODY
 from strandline.replay.retries import DefaultRetry, RetryPolicy
+from strandline.replay.session import Work
 from strandline.replay.target import Target
 from strandline.replay.transforms import Transform
 from strandline.units import Nanos, nanos
@@ -38,6 +38,8 @@ from strandline.wire.transactions import Accumulator, Cause, Record
 TICK = 0.1
 REFERENCE_WITHIN = timedelta(seconds=5)
 """How long the first record of every partition is waited for, to find the earliest."""
+AT_A_TIME = Nanos(1_000_000)
+"""How long records are taken before other things have their turn."""
 HAND_OVER = timedelta(seconds=5)
 SAFE_WITHIN = 10.0
 
@@ -139,7 +141,7 @@ class Replay:
         )
         self.engine = Engine(
             plan.target,
-            lambda work: self.output.write(work),
+            self._write,
             transform=plan.transform,
             policy=plan.policy,
             speed=plan.speed,
@@ -196,30 +198,22 @@ class Replay:
 
     async def _read(self) -> None:
         """Take what comes until there is an end to it."""
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        coming: asyncio.Task[object] | None = None
-        try:
-            while not (self._stopping.is_set() or self._is_at_end()):
-                coming = coming or asyncio.ensure_future(self.member.next())
-                await asyncio.wait(
-                    {coming, stopping, self.engine.failure}, timeout=TICK, return_when=asyncio.FIRST_COMPLETED
-                )
-                if self.engine.failure.done():
-                    self.engine.failure.result()
-                if coming.done():
-                    await self._handle(coming.result())
-                    coming = None
-                self._tick()
-        finally:
-            stopping.cancel()
-            if coming is not None:
-                coming.cancel()
+        while not (self._stopping.is_set() or self._is_at_end()):
+            self.engine.check()
+            try:
+                async with asyncio.timeout(TICK):
+                    event = await self.member.next()
+            except TimeoutError:
+                pass
+            else:
+                await self._handle(event)
+            await self._tick()
 
-    async def _handle(self, event: object) -> None:
+    async def _handle(self, event: Event) -> None:
         match event:
             case Records(records):
                 if self._opening is None:
-                    self._accept(records)
+                    await self._accept(records)
                 else:
                     self._opening.extend(records)
                     self._heard.update(taken.partition for taken in records)
@@ -240,7 +234,7 @@ class Replay:
             case Failed(error):
                 raise error
 
-    async def _give_up(self, partitions: "list[Partition] | tuple[Partition, ...]", within: timedelta) -> None:
+    async def _give_up(self, partitions: Sequence[Partition], within: timedelta) -> None:
         """Partitions go: nothing more of them is begun, and their connections are closed before anything is read."""
         numbers = [partition.number for partition in partitions]
         await self.engine.stop(numbers, within=within)
@@ -254,12 +248,12 @@ class Replay:
         if self._opening is not None:
             self._opening = [taken for taken in self._opening if taken.partition not in partitions]
 
-    def _tick(self) -> None:
+    async def _tick(self) -> None:
         if self._opening is not None:
-            self._find_reference()
+            await self._find_reference()
         self.gate.tick()
 
-    def _find_reference(self) -> None:
+    async def _find_reference(self) -> None:
         """Once every partition has been heard of, the earliest time of their first records is now."""
         owned = self.gate.partitions
         is_late = self.clock.monotonic() - self._assigned_at > nanos(REFERENCE_WITHIN)
@@ -269,10 +263,15 @@ class Replay:
         times = [time for time in map(_first_time, opening) if time is not None]
         if times:
             self.engine.timeline.begin(min(times))
-        self._accept(opening)
+        await self._accept(opening)
 
-    def _accept(self, records: "list[Taken] | tuple[Taken, ...]") -> None:
+    async def _accept(self, records: Sequence[Taken]) -> None:
+        since = self.clock.monotonic()
         for taken in records:
+            if self.clock.monotonic() - since > AT_A_TIME:
+                # Requests fall due while records are read.
+                await asyncio.sleep(0)
+                since = self.clock.monotonic()
             partition = taken.partition
             if partition in self._over:
                 continue
@@ -302,6 +301,9 @@ class Replay:
         self._positions[taken.partition] = taken.offset + 1
         self.output.bury(taken, problem, lambda: self.member.done(taken.claim))
 
+    def _write(self, work: Work) -> None:
+        self.output.write(work)
+
     def _free(self, record: Record) -> None:
         assert isinstance(record, _Held)  # noqa: S101
         self.member.done(record.claim)
@@ -320,15 +322,9 @@ class Replay:
             if not self._stopping.is_set():
                 self.accumulator.settle(partition.number)
             self.accumulator.drop(partition.number, Cause.END)
-        drained = asyncio.ensure_future(self.engine.drained())
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait({drained, stopping, self.engine.failure}, return_when=asyncio.FIRST_COMPLETED)
-            if self.engine.failure.done():
-                self.engine.failure.result()
-        finally:
-            drained.cancel()
-            stopping.cancel()
+        while self.engine.is_busy and not self._stopping.is_set():
+            self.engine.check()
+            await self.engine.wait_until_idle(TICK)
         await self.engine.stop(within=self.plan.drain)
         if not await self.output.settled(SAFE_WITHIN):
             log.warning("%d results are not safe; what they are about will be replayed again", self.output.unsafe)
