@@ -48,6 +48,18 @@ app.command(
     One key, for jq: strandline tail events --where key=ab --format jsonl | jq .value
     """,
 )
+app.command(
+    "strandline.cli.replay:app",
+    name="replay",
+    help="""Send captured HTTP traffic to a target with its original order and timing, and compare the answers.
+
+    Reads what `strandline capture` has put into Kafka, sends each request when it is due on a connection of its own
+    source connection, and writes a result for each. Progress is committed once the result is safe, so a restart goes
+    on where it was. Ctrl-C ends it in good order.
+
+    At twice the speed, what there is: strandline replay --target http://127.0.0.1:9200 --speedup 2 --until live
+    """,
+)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -122,6 +122,11 @@ class Replay:
         self._heard: set[Partition] = set()
         self._assigned_at = Nanos(0)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether reading has begun."""
+        return hasattr(self, "gate")
+
     def stop(self) -> None:
         """Come to an end in good order."""
         self._stopping.set()

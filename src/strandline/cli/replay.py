@@ -1,0 +1,306 @@
+"""`strandline replay`: captured traffic sent to a target, in order and on time."""
+
+import asyncio
+import gc
+import os
+import signal
+import ssl
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Literal
+
+import uvloop
+from cyclopts import App, Parameter
+
+from strandline.cli.progress import ProgressLine
+from strandline.cli.settings import kafka_settings
+from strandline.clock import SystemClock
+from strandline.config import load
+from strandline.core.pacing import Pace
+from strandline.errors import OptionError
+from strandline.ordered.starts import AtTime, Committed, Earliest, Latest
+from strandline.ordered.words import Live, cutoff, parse_end, parse_start
+from strandline.replay.engine import Limits
+from strandline.replay.health import WhenDown
+from strandline.replay.replay import From, Plan, Replay, Until
+from strandline.replay.retries import DefaultRetry, load_policy
+from strandline.replay.target import Target
+from strandline.replay.timeline import AS_FAST_AS_POSSIBLE
+from strandline.replay.transforms import Transform, TransformConfig
+from strandline.units import Nanos
+from strandline.wire.traffic import TOPIC
+
+GROUP = "strandline-replay"
+SESSION_TIMEOUT = timedelta(seconds=45)
+MEBI = 1 << 20
+SHOW_EVERY = 0.25
+SWITCH_EVERY = 0.0005
+"""How long another thread may keep a request waiting that is due."""
+
+clock = SystemClock()
+app = App(name="replay")
+
+
+@app.default
+def replay(
+    *,
+    target: str,
+    topic: str = TOPIC,
+    speedup: str = "1",
+    start: Annotated[str, Parameter(name="--from", allow_leading_hyphen=True)] = "committed",
+    until: Annotated[str, Parameter(allow_leading_hyphen=True)] = "never",
+    start_at: str | None = None,
+    config: Path | None = None,
+    retry: str | None = None,
+    results: Path | None = None,
+    tuples: Path | None = None,
+    results_topic: str | None = None,
+    dead_letter_topic: str | None = None,
+    marker: Annotated[bool, Parameter(negative="--no-marker")] = True,
+    when_down: Literal["pause", "fail"] = "pause",
+    target_ca: Path | None = None,
+    lookahead: float = 400.0,
+    packet_timeout: float = 70.0,
+    answer_timeout: float = 150.0,
+    quiescence: float = 5.0,
+    drain: float = 10.0,
+    concurrency: int = 1024,
+    memory: int = 256,
+    kafka: str | None = None,
+    kafka_config: Path | None = None,
+    settings: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = (),
+    group: str = GROUP,
+) -> None:
+    """Send captured HTTP traffic to a target with its original order and timing.
+
+    Parameters
+    ----------
+    target
+        Where requests go, such as http://127.0.0.1:9200 or https://search.internal.
+    topic
+        The topic with the captured traffic.
+    speedup
+        Seconds of the source that pass in one second: 2, 0.5, 3/2; `max` sends as fast as the target answers.
+    start
+        Where to begin: `committed` (where the group is; where it has committed nothing, earliest), `earliest`,
+        `latest`, a span back from now such as -1h, or a time with its zone such as 2026-01-01T00:00:00Z.
+    until
+        Where to end: `never` (go on with what is captured), `live` (all that there was at the start), or at a time of
+        the source.
+    start_at
+        The reference of the clock, SOURCE@WALL: this time of the source is due at that time, such as
+        2026-01-01T00:00:00Z@2026-01-02T09:00:00Z. Members that share it share one clock. Without it, the first request
+        is due at once.
+    config
+        A YAML file with `transforms` and `auth`.
+    retry
+        A retry policy of your own, module:name.
+    results
+        A file to which every result is appended, a line of JSON each.
+    tuples
+        The same in the form of opensearch-migrations' replayer.
+    results_topic
+        The topic of the results. Without it, the topic's name with -results.
+    dead_letter_topic
+        The topic of records that cannot be read. Without it, the topic's name with -dead-letters.
+    marker
+        Whether requests carry X-Strandline-Request, by which the target can know repeats.
+    when_down
+        While the target cannot be reached, `pause` stops the clock; `fail` lets it run on, and requests fail.
+    target_ca
+        A file with the certificates of the authorities that the target's certificate may come from.
+    lookahead
+        How many seconds of the source are read ahead. Must exceed --packet-timeout.
+    packet_timeout
+        After how many seconds of the source without a sign of it a source connection is taken for gone.
+    answer_timeout
+        How many seconds the target has for an answer.
+    quiescence
+        How many seconds a connection rests that another member may have had open.
+    drain
+        How many seconds requests on their way have to end when the replay is stopped.
+    concurrency
+        How many requests are on their way at a time at most.
+    memory
+        How many MiB of requests are held in memory; beyond that they go to disk.
+    kafka
+        The brokers, host:port with commas between. Without it STRANDLINE_KAFKA from the environment, else
+        127.0.0.1:9092.
+    kafka_config
+        A file with more settings by librdkafka's names, a line name=value each. The place for passwords.
+    settings
+        One more setting, name=value, over those of the file; may be repeated.
+    group
+        The consumer group. Members of one group share the work.
+    """
+    if lookahead <= packet_timeout:
+        raise OptionError("--lookahead must exceed --packet-timeout, else silent connections never come to an end")
+    place = Target(target, tls=_tls(target_ca))
+    transform = Transform(place.authority, load(config, TransformConfig) if config is not None else None)
+    reach: dict[str, object] = {
+        "session.timeout.ms": int(SESSION_TIMEOUT.total_seconds() * 1000),
+        **kafka_settings(os.environ, kafka_config, settings, kafka, group),
+    }
+    speed = parse_speed(speedup)
+    plan = Plan(
+        kafka=reach,
+        target=place,
+        transform=transform,
+        topic=topic,
+        results_topic=results_topic or "",
+        dead_letters=dead_letter_topic or "",
+        results=results,
+        tuples=tuples,
+        start=_start(start),
+        until=_until(until),
+        speed=speed,
+        reference=None if start_at is None else parse_reference(start_at, speed),
+        lookahead=timedelta(seconds=lookahead),
+        packet_timeout=timedelta(seconds=packet_timeout),
+        drain=timedelta(seconds=drain),
+        when_down=WhenDown(when_down),
+        policy=DefaultRetry() if retry is None else load_policy(retry),
+        limits=Limits(
+            concurrency=concurrency,
+            memory=memory * MEBI,
+            answer_within=timedelta(seconds=answer_timeout),
+            quiescence=timedelta(seconds=quiescence),
+            stalled_after=timedelta(milliseconds=int(str(reach["session.timeout.ms"])) / 2),
+        ),
+        marks=marker,
+    )
+    # A collection of all that waits would take longer than requests may be late; there are no cycles in it.
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 1000)
+    sys.setswitchinterval(SWITCH_EVERY)
+    uvloop.run(_run(plan))
+
+
+async def _run(plan: Plan) -> None:
+    run = Replay(plan)
+    loop = asyncio.get_running_loop()
+    asked = 0
+
+    def stop() -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            os.write(2, b"strandline: interrupted\n")
+            os._exit(1)
+        run.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stop)
+    showing = asyncio.ensure_future(_show(run))
+    try:
+        await run.run()
+    finally:
+        showing.cancel()
+        with suppress(asyncio.CancelledError):
+            await showing
+    print(summary(run), file=sys.stderr)
+
+
+async def _show(run: Replay) -> None:
+    line = ProgressLine(clock)
+    try:
+        while True:
+            await asyncio.sleep(SHOW_EVERY)
+            if run.is_running:
+                line.show(lambda: progress(run))
+    finally:
+        line.clear()
+
+
+def progress(run: Replay) -> str:
+    """What is going on."""
+    counters = run.engine.counters
+    reached = run.engine.timeline.reached()
+    parts = [f"{counters.sent:,} sent", f"{run.engine.in_flight:,} on their way"]
+    if reached is not None:
+        parts.append(f"at {datetime.fromtimestamp(reached / 1e9, UTC):%Y-%m-%dT%H:%M:%SZ}")
+    late = counters.lateness
+    parts.append(f"late by {late.quantile(0.5) / 1e6:.1f} ms, p99 {late.quantile(0.99) / 1e6:.1f} ms")
+    against = run.engine.leave.against
+    return "   ".join([*parts, *(reason.value for reason in against)])
+
+
+def summary(run: Replay) -> str:
+    """What became of it all."""
+    counters, verdicts = run.engine.counters, run.output.verdicts
+    late = counters.lateness
+    told = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(verdicts.items())) or "none"
+    parts = [
+        f"{counters.sent:,} of {counters.requests:,} requests sent",
+        f"late by {late.quantile(0.5) / 1e6:.1f} ms, p99 {late.quantile(0.99) / 1e6:.1f} ms",
+        f"results: {told}",
+    ]
+    others = {
+        "failed": counters.failed,
+        "never whole": counters.unsent,
+        "half at the end, not committed": run.half_requests,
+        "records that cannot be read": run.buried,
+    }
+    parts += [f"{count:,} {name}" for name, count in others.items() if count]
+    return "; ".join(parts)
+
+
+def parse_speed(text: str) -> Fraction:
+    """Read a speed: a number, a fraction, or `max`."""
+    if text == "max":
+        return AS_FAST_AS_POSSIBLE
+    try:
+        speed = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise OptionError(f"'{text}' is no speed; write a number such as 2, 0.5 or 3/2, or max") from None
+    if not 0 < speed <= AS_FAST_AS_POSSIBLE:
+        raise OptionError(f"a speed of {text} is not possible; write a number above 0, or max")
+    return speed
+
+
+def parse_reference(text: str, speed: Fraction) -> Pace:
+    """Read SOURCE@WALL as a reference of the monotonic clock."""
+    source, at, wall = text.partition("@")
+    try:
+        times = [datetime.fromisoformat(part) for part in (source, wall)]
+    except ValueError:
+        times = []
+    if not at or len(times) != 2 or any(time.tzinfo is None for time in times):
+        raise OptionError(f"--start-at takes SOURCE@WALL, two times with their zone and an @ between, not '{text}'")
+    to_monotonic = clock.monotonic() - clock.wall()
+    at_source, at_wall = (int(time.timestamp() * 1_000_000) * 1000 for time in times)
+    return Pace(Nanos(at_source), Nanos(at_wall + to_monotonic), speed)
+
+
+def _start(text: str) -> From | datetime:
+    now = datetime.now(UTC)
+    match parse_start(text):
+        case Committed():
+            return From.COMMITTED
+        case Earliest():
+            return From.EARLIEST
+        case Latest():
+            return From.LATEST
+        case AtTime(time):
+            return time
+        case ago:
+            return now - ago.duration
+
+
+def _until(text: str) -> Until | datetime:
+    if text == "never":
+        return Until.NEVER
+    end = parse_end(text)
+    return Until.LIVE if isinstance(end, Live) else (cutoff(end, datetime.now(UTC)) or Until.LIVE)
+
+
+def _tls(authorities: Path | None) -> ssl.SSLContext | None:
+    if authorities is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=authorities)
+    except (OSError, ssl.SSLError) as error:
+        raise OptionError(f"--target-ca {authorities}: {error.strerror or error}") from None
