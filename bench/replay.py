@@ -1,0 +1,255 @@
+"""Captured traffic replayed from a real Kafka onto a target in a process of its own, with results on.
+
+Fidelity: how late requests arrive, by the target's own notes against times that were fixed before the replay began.
+Throughput: as fast as the target answers, beside `wrk` on the same target where wrk is there. Memory: the same over a
+capture ten times as long.
+
+`python -m bench.replay`, with `--seconds 5 --requests 20000` for a quick trial.
+"""
+
+import argparse
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from bench.figures import Figure, report
+from bench.ordered import progress
+from strandline.stack import Stack
+from strandline.units import Nanos
+from strandline.wire.traffic import Recording
+
+PARTITIONS = 4
+CONNECTIONS = 64
+SOURCE = 1_780_000_000_000_000_000
+HEAD_START_S = 6.0
+SETTLE_S = 120.0
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What the target noted: connection, number of the request, time on the wall."""
+
+    connection: np.ndarray
+    number: np.ndarray
+    at: np.ndarray
+
+
+def request(number: int) -> bytes:
+    return b"GET /items/%d HTTP/1.1\r\nHost: source.example\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n" % number
+
+
+def times(rate: float, seconds: float, *, poisson: bool) -> np.ndarray:
+    """When requests were made at the source, in nanoseconds from the beginning."""
+    count = int(rate * seconds)
+    gaps = np.random.default_rng(1).exponential(1 / rate, count) if poisson else np.full(count, 1 / rate)
+    return (np.cumsum(gaps) * 1e9).astype(np.int64)
+
+
+def fill(address: str, topic: str, due: Sequence[int]) -> None:
+    """Capture requests of many connections, in turn, and close all of them at the end."""
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([NewTopic(topic, PARTITIONS, config={"retention.ms": "-1"})])[topic].result(30)
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000})
+    names = [f"connection-{number}" for number in range(CONNECTIONS)]
+    recordings = [Recording("bench", name) for name in names]
+
+    def put(which: int, records: list[bytes]) -> None:
+        for record in records:
+            while True:
+                try:
+                    producer.produce(topic, record, names[which])
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        producer.poll(0)
+
+    for number, at in enumerate(due):
+        which = number % CONNECTIONS
+        recording = recordings[which]
+        seen = Nanos(SOURCE + int(at))
+        recording.read(seen, request(number))
+        recording.end_of_request(seen)
+        recording.write(Nanos(seen + 500_000), ANSWER)
+        put(which, recording.take())
+    for which, recording in enumerate(recordings):
+        recording.close(Nanos(SOURCE + int(due[-1]) + 10**9))
+        put(which, recording.take(last=True))
+    if producer.flush(60):
+        raise AssertionError("the capture could not be written")
+
+
+@contextmanager
+def target(directory: Path) -> Iterator[tuple[int, Path, "subprocess.Popen[bytes]"]]:
+    """A target: its port, the file of its notes, its process."""
+    number = len(list(directory.iterdir()))
+    port, log = directory / f"port{number}", directory / f"log{number}"
+    process = subprocess.Popen([sys.executable, "-m", "bench.replay_target", str(port), str(log)])
+    try:
+        deadline = time.monotonic() + 20
+        while not (port.exists() and port.read_text()):
+            if time.monotonic() > deadline:
+                raise AssertionError("the target does not come up")
+            time.sleep(0.02)
+        yield int(port.read_text()), log, process
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def notes(log: Path) -> Notes:
+    table = np.fromfile(log, dtype=np.int64).reshape(-1, 3)
+    return Notes(*table.T)
+
+
+@dataclass(frozen=True)
+class Used:
+    """What a process used."""
+
+    cpu_s: float
+    peak_mb: float
+
+
+def replay(address: str, topic: str, port: int, *options: str) -> Used:
+    """Run the command to its end."""
+    command = [str(Path(sys.executable).with_name("strandline"))]
+    arguments = ["replay", "--target", f"http://127.0.0.1:{port}", "--topic", topic, "--until", "live"]
+    arguments += ["--kafka", address, "--group", f"{topic}-{time.time_ns()}", *options]
+    with tempfile.TemporaryFile() as told:
+        process = subprocess.Popen([*command, *arguments], stderr=told)
+        _, status, used = os.wait4(process.pid, 0)
+        told.seek(0)
+        for line in told.read().decode().splitlines():
+            progress(f"  {line}")
+        if status:
+            raise AssertionError(f"the replay ended with {status}")
+    return Used(used.ru_utime + used.ru_stime, used.ru_maxrss / 1000)
+
+
+def iso(nanos: int) -> str:
+    return datetime.fromtimestamp(nanos / 1e9, UTC).isoformat()
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    p50_ms: float
+    p99_ms: float
+    drift_ms: float
+    violations: int
+
+
+def fidelity(address: str, directory: Path, rate: float, seconds: float, *, poisson: bool) -> Fidelity:
+    """How late requests come, against a clock that was fixed before."""
+    topic = f"fidelity-{rate:g}-{'poisson' if poisson else 'fixed'}"
+    due = times(rate, seconds, poisson=poisson)
+    fill(address, topic, due.tolist())
+    with target(directory) as (port, log, _):
+        wall = (time.time_ns() // 1000) * 1000 + int(HEAD_START_S * 1e9)
+        replay(address, topic, port, "--start-at", f"{iso(SOURCE)}@{iso(wall)}")
+    came = notes(log)
+    if len(came.at) != len(due) or set(came.number.tolist()) != set(range(len(due))):
+        raise AssertionError(f"{len(came.at)} requests of {len(due)} arrived")
+    late = (came.at - (wall + due[came.number])) / 1e6
+    order = np.argsort(came.number)
+    tenth = max(1, len(due) // 10)
+    first, last = late[order][:tenth], late[order][-tenth:]
+    violations = sum(
+        int((np.diff(came.number[came.connection == connection]) < 0).sum()) for connection in set(came.connection)
+    )
+    result = Fidelity(
+        float(np.percentile(late, 50)),
+        float(np.percentile(late, 99)),
+        float(np.median(last) - np.median(first)),
+        violations,
+    )
+    kind = "Poisson" if poisson else "fixed"
+    progress(
+        f"{rate:g}/s {kind}: late p50 {result.p50_ms:.2f} ms, p99 {result.p99_ms:.2f} ms, least {late.min():.2f} ms, "
+        f"drift {result.drift_ms:.2f} ms, out of order {violations}"
+    )
+    return result
+
+
+@dataclass(frozen=True)
+class Speed:
+    rps: float
+    cpu_us: float
+    peak_mb: float
+
+
+def throughput(address: str, directory: Path, requests: int) -> Speed:
+    """As fast as the target answers."""
+    topic = f"throughput-{requests}"
+    fill(address, topic, list(range(0, requests * 1000, 1000)))
+    with target(directory) as (port, log, _):
+        used = replay(address, topic, port, "--speedup", "max")
+    came = notes(log)
+    if len(came.at) != requests:
+        raise AssertionError(f"{len(came.at)} requests of {requests} arrived")
+    speed = Speed(requests / ((came.at.max() - came.at.min()) / 1e9), used.cpu_s / requests * 1e6, used.peak_mb)
+    progress(f"{requests:,} requests: {speed.rps:,.0f}/s, {speed.cpu_us:.0f} µs CPU each, peak {speed.peak_mb:.0f} MB")
+    return speed
+
+
+def wrk(directory: Path, seconds: int = 5) -> float | None:
+    """What wrk gets out of the same target."""
+    command = shutil.which("wrk")
+    if command is None:
+        progress("wrk is not there: no ratio to it")
+        return None
+    with target(directory) as (port, _, _):
+        url = f"http://127.0.0.1:{port}/items/1"
+        told = subprocess.run(
+            [command, "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", url], capture_output=True, text=True, check=True
+        ).stdout
+    rate = next(float(line.split()[1]) for line in told.splitlines() if line.startswith("Requests/sec"))
+    progress(f"wrk: {rate:,.0f}/s")
+    return rate
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m bench.replay")
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--requests", type=int, default=200_000)
+    parser.add_argument("--only", choices=["fidelity", "throughput"])
+    chosen = parser.parse_args()
+    figures: list[Figure] = []
+    with Stack(["kafka"]) as stack, tempfile.TemporaryDirectory(prefix="strandline-bench-") as made:
+        address, directory = stack.kafka[0].address, Path(made)
+        if chosen.only != "throughput":
+            found = Fidelity(0, 0, 0, 0)
+            for rate, poisson in itertools.product((200.0, 2000.0), (False, True)):
+                found = fidelity(address, directory, rate, chosen.seconds, poisson=poisson)
+            figures += [
+                Figure("replay.late_p50_ms", found.p50_ms, "late by, median, 2,000/s Poisson", ceiling=1),
+                Figure("replay.late_p99_ms", found.p99_ms, "the same, p99", ceiling=5),
+                Figure("replay.drift_ms", found.drift_ms, "last tenth against first tenth", floor=-1, ceiling=1),
+                Figure("replay.order_violations", found.violations, "requests before an earlier one", ceiling=0),
+            ]
+        if chosen.only != "fidelity":
+            peer = wrk(directory)
+            small = throughput(address, directory, chosen.requests // 10)
+            large = throughput(address, directory, chosen.requests)
+            figures += [
+                Figure("replay.max_rps", large.rps, "requests/s as fast as the target answers", floor=12_000),
+                Figure("replay.cpu_us", large.cpu_us, "CPU of the replay for each request, µs"),
+                Figure("replay.memory_growth", large.peak_mb / small.peak_mb, "peak memory, ten times as long"),
+            ]
+            if peer is not None:
+                figures.append(Figure("replay.vs_wrk", large.rps / peer, "times wrk's requests/s"))
+    load = os.getloadavg()[0]
+    report(f"Replay onto a target on the same two cores (load {load:.1f})", figures)
