@@ -49,6 +49,9 @@ def leave(request):
 def wrong(request):
     return "a string"
 
+def falsy(request):
+    return False
+
 def text(request):
     request.body = "a string"
 
@@ -199,6 +202,7 @@ def test_a_packed_body_is_edited_and_packed_again(tmp_path: Path, coding: str, p
         ("python: replay_user:fail", GET, b"", "KeyError: 'no such thing'"),
         ("python: replay_user:leave", GET, b"", "SystemExit: 3"),
         ("python: replay_user:wrong", GET, b"", "it gave no Request"),
+        ("python: replay_user:falsy", GET, b"", "it gave no Request"),
         ("python: replay_user:text", GET, b"", "it gave no Request"),
         ("python: replay_user:inject", GET, b"", "without spaces"),
     ],
@@ -270,6 +274,7 @@ def test_a_function_that_changes_the_framing_changes_the_body_with_it(tmp_path: 
             1,
             "expected one of basic, header, sigv4",
         ),
+        ("max_body: 0", 1, "'max_body': expected `int` >= 1"),
         ("auth: nonsense", 1, "nvalid enum value 'nonsense'"),
     ],
 )

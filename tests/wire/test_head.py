@@ -137,6 +137,11 @@ def test_a_name_that_is_none_is_refused(name: str) -> None:
         Head(b"GET / HTTP/1.1\r\n\r\n").set(name, "x")
 
 
+def test_a_host_that_the_head_cuts_off_is_refused() -> None:
+    with pytest.raises(MalformedHead):
+        splice_host(b"GET / HTTP/1.1\r\nHost: a", b"b")
+
+
 def test_a_folded_value_is_one_value() -> None:
     head = Head(b"GET / HTTP/1.1\r\nA: one\r\n\ttwo \n  three\r\nB: x\r\n\r\n")
     assert head.all("a") == ["one two three"]

@@ -94,7 +94,7 @@ class Limits:
 NARROWER = (Limits(16 << 10, 16 << 10, 4 << 10), Limits(4 << 10, 4 << 10, 1 << 10), Limits(0, 1 << 10, 500))
 
 
-class MessageRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
+class MessageRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """A request or a response in a result."""
 
     method: str | None = None
@@ -110,7 +110,7 @@ class MessageRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     sha256: str | None = None
 
 
-class AttemptRecord(msgspec.Struct, kw_only=True):
+class AttemptRecord(msgspec.Struct, kw_only=True, gc=False):
     """An attempt in a result."""
 
     response: MessageRecord | None
@@ -120,7 +120,7 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     error: str | None
 
 
-class Result(msgspec.Struct, kw_only=True):
+class Result(msgspec.Struct, kw_only=True, gc=False):
     """A result."""
 
     id: str
@@ -253,6 +253,14 @@ def _attempt(attempt: Attempt, limits: Limits) -> AttemptRecord:
 
 
 def _message(message: Message, limits: Limits) -> MessageRecord:
+    # Nearly every message is whole and text.
+    if message.length < 0 and len(message.body) <= limits.body and len(message.head) <= limits.head:
+        try:
+            return MessageRecord(
+                head=message.head.decode("latin-1"), body=message.body.decode(), length=len(message.body)
+            )
+        except UnicodeDecodeError:
+            pass
     body, length, cut = held(message, limits.body)
     if cut and message.sha256 is None and len(message.body) == length:
         # Kept with the message, since it may be cut more than once.
