@@ -10,10 +10,8 @@ from strandline.errors import MalformedHead
 from strandline.wire.head import Head, add_header, request_line, splice_host, status_of
 
 ends = st.sampled_from([b"\r\n", b"\n"])
-names = st.sampled_from(["Host", "host", "HOST", "Accept", "Cookie", "X-Host", "Hostess"]) | st.from_regex(
-    r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,12}", fullmatch=True
-)
-values = st.text(st.characters(max_codepoint=0xFF, exclude_characters="\r\n\0"), max_size=20)
+names = st.sampled_from(["Host", "host", "HOST", "Accept", "accept", "X-Host", "Hostess", "a!#$%&'*+.^_`|~-9"])
+values = st.text(st.sampled_from("aZ0 \t:;,\x01\x7f\x85\xa0\xff"), max_size=8)
 
 
 @st.composite

@@ -9,7 +9,7 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -81,8 +81,7 @@ class Outcome:
     error: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """How much of each part a record holds, in bytes."""
 
     body: int
@@ -238,7 +237,10 @@ def _response(message: Message | None, limits: Limits, *, complete: bool | None)
         return None
     record = _message(message, limits)
     record.complete = complete
-    record.status = _status(message)
+    try:
+        record.status = status_of(message.head)
+    except MalformedHead:
+        record.status = None
     return record
 
 
@@ -274,13 +276,6 @@ def _message(message: Message, limits: Limits) -> MessageRecord:
         length=length,
         sha256=message.sha256 if cut else None,
     )
-
-
-def _status(message: Message) -> int | None:
-    try:
-        return status_of(message.head)
-    except MalformedHead:
-        return None
 
 
 def _micros(time: Nanos | None) -> int | None:
