@@ -20,7 +20,6 @@ from strandline.units import Nanos
 from strandline.wire.head import request_line, status_of
 
 MAX_RECORD = 900_000
-MAX_BODY = 64 << 10
 # Of these the first and the last are kept.
 MAX_ATTEMPTS = 20
 MAX_POSITIONS = 200
@@ -84,12 +83,13 @@ class Outcome:
 class Limits(NamedTuple):
     """How much of each part a record holds, in bytes."""
 
-    body: int
-    head: int
-    text: int
+    body: int = 64 << 10
+    head: int = 64 << 10
+    text: int = 64 << 10
 
 
-# A sign of JSON may take six bytes, so the first may come out too large; the last cannot.
+# A sign of JSON may take six bytes, so a record may come out too large; with the last of these it cannot.
+WIDEST = Limits()
 NARROWER = (Limits(16 << 10, 16 << 10, 4 << 10), Limits(4 << 10, 4 << 10, 1 << 10), Limits(0, 1 << 10, 500))
 
 
@@ -150,18 +150,18 @@ class Result(msgspec.Struct, kw_only=True, gc=False):
 ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 
-def encode_result(outcome: Outcome, *, max_body: int = MAX_BODY) -> bytes:
-    """The result as JSON, below MAX_RECORD bytes."""
-    return encode_bounded(lambda limits: result_of(outcome, limits), max_body=max_body)
+def encode_result(outcome: Outcome, limits: Limits = WIDEST) -> bytes:
+    """The result as JSON, below MAX_RECORD bytes: within the limits, or within narrower ones where it must be."""
+    return encode_bounded(result_of, outcome, limits)
 
 
-def encode_bounded(make: Callable[[Limits], object], *, max_body: int) -> bytes:
-    """What is made, as JSON, with as wide limits as its bound allows."""
-    encoded = ENCODER.encode(make(Limits(max_body, MAX_BODY, MAX_BODY)))
-    for limits in NARROWER:
+def encode_bounded(make: Callable[[Outcome, Limits], object], outcome: Outcome, limits: Limits) -> bytes:
+    """What is made of an outcome, as JSON, within the limits or within the first narrower ones that keep the bound."""
+    encoded = ENCODER.encode(make(outcome, limits))
+    for narrower in NARROWER:
         if len(encoded) < MAX_RECORD:
             break
-        encoded = ENCODER.encode(make(limits))
+        encoded = ENCODER.encode(make(outcome, narrower))
     return encoded
 
 
@@ -228,7 +228,8 @@ def _request(message: Message, limits: Limits) -> MessageRecord:
         method, target, _ = request_line(message.head)
     except MalformedHead:
         return record
-    record.method, record.target = method[: limits.text], target[: limits.text]
+    record.method = method[: limits.text]
+    record.target = target[: limits.text]
     return record
 
 
