@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.replay.results import MAX_BODY, MAX_RECORD, Attempt, Message, Outcome, Result, encode_result
+from strandline.replay.results import MAX_RECORD, WIDEST, Attempt, Limits, Message, Outcome, Result, encode_result
 from strandline.replay.retries import Verdict
 from strandline.replay.tuples import encode_tuple
 from strandline.units import Nanos
@@ -131,7 +131,7 @@ def test_a_request_that_was_never_sent_has_its_error_and_no_times() -> None:
 @given(st.binary(max_size=300) | st.text(max_size=300).map(str.encode), st.integers(0, 300))
 def test_a_body_is_whole_or_its_beginning_with_length_and_hash(body: bytes, limit: int) -> None:
     message = Message(head=b"GET / HTTP/1.1\r\n\r\n", body=body)
-    record = json.loads(encode_result(outcome(source_request=message), max_body=limit))["source_request"]
+    record = json.loads(encode_result(outcome(source_request=message), Limits(body=limit)))["source_request"]
     kept = record["body"].encode() if "body" in record else base64.b64decode(record["body_base64"])
     assert record["length"] == len(body)
     assert body.startswith(kept)
@@ -153,7 +153,7 @@ def test_a_body_that_was_never_held_whole_keeps_its_own_length_and_hash() -> Non
     assert "sha256" not in record
 
 
-sizes = st.sampled_from([0, 10, 1000, MAX_BODY, MAX_BODY + 1, 400_000])
+sizes = st.sampled_from([0, 10, 1000, WIDEST.body, WIDEST.body + 1, 400_000])
 units = st.sampled_from([b"a", b"\x01", b"\xff", b'"', "é".encode(), "😀".encode(), b"a: b\r\n", b"a:\r\n"])
 lumps = st.builds(lambda unit, size: (unit * (size // len(unit) + 1))[:size], units, sizes)
 messages = st.builds(
@@ -186,9 +186,9 @@ outcomes = st.builds(
 
 
 @settings(max_examples=60, deadline=None)
-@given(outcomes, st.sampled_from([0, MAX_BODY, 10**9]))
-def test_no_result_is_too_large_for_kafka(given_: Outcome, max_body: int) -> None:
-    for encoded in (encode_result(given_, max_body=max_body), encode_tuple(given_, max_body=max_body)):
+@given(outcomes, st.sampled_from([WIDEST, Limits(body=0), Limits(10**9, 10**9, 10**9)]))
+def test_no_result_is_too_large_for_kafka(given_: Outcome, limits: Limits) -> None:
+    for encoded in (encode_result(given_, limits), encode_tuple(given_, limits)):
         assert len(encoded) < MAX_RECORD
         assert b"\n" not in encoded
         json.loads(encoded)

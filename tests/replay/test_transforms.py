@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from strandline.config import load
 from strandline.errors import ConfigError, OptionError, TransformFailed
 from strandline.replay.identity import marker, request_id
-from strandline.replay.steps import Request
+from strandline.replay.steps import JsonConfig, Request, StepConfig
 from strandline.replay.transforms import Transform, TransformConfig
 from strandline.wire.head import Head, add_header
 
@@ -23,6 +23,7 @@ GET = b"GET /old/a?q=1 HTTP/1.1\r\nHost: source\r\nCookie: secret\r\naccept: */*
 documents = st.dictionaries(
     st.text(max_size=5).filter(lambda name: name != "new"), st.integers() | st.text(max_size=5), max_size=5
 )
+SETS_NEW = TransformConfig(transforms=[StepConfig(json=JsonConfig(set={"new": 1})), StepConfig(remove_header=["A"])])
 
 USER_MODULE = """
 def touch(request):
@@ -48,6 +49,9 @@ def leave(request):
 
 def wrong(request):
     return "a string"
+
+def falsy(request):
+    return False
 
 def text(request):
     request.body = "a string"
@@ -163,10 +167,8 @@ def test_a_body_that_has_nothing_to_edit_goes_out_as_captured(
 
 
 @given(documents, st.integers(1, 20))
-def test_chunks_and_a_length_carry_the_same_edit(
-    tmp_path_factory: pytest.TempPathFactory, document: Any, size: int
-) -> None:
-    made = transform(tmp_path_factory.mktemp("c"), "json: {set: {new: 1}}")
+def test_chunks_and_a_length_carry_the_same_edit(document: Any, size: int) -> None:
+    made = Transform("target:9200", SETS_NEW)
     body = json.dumps(document).encode()
     _, whole = made.apply(post(body), Held(body))
     fields = "POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nTrailer: X\r\n\r\n"
@@ -199,6 +201,7 @@ def test_a_packed_body_is_edited_and_packed_again(tmp_path: Path, coding: str, p
         ("python: replay_user:fail", GET, b"", "KeyError: 'no such thing'"),
         ("python: replay_user:leave", GET, b"", "SystemExit: 3"),
         ("python: replay_user:wrong", GET, b"", "it gave no Request"),
+        ("python: replay_user:falsy", GET, b"", "it gave no Request"),
         ("python: replay_user:text", GET, b"", "it gave no Request"),
         ("python: replay_user:inject", GET, b"", "without spaces"),
     ],
@@ -215,10 +218,8 @@ def test_a_request_that_cannot_be_made_fails_with_step_and_reason(
 
 
 @given(st.binary(max_size=50), st.binary(max_size=50))
-def test_whatever_was_captured_is_made_or_fails_as_a_transform(
-    tmp_path_factory: pytest.TempPathFactory, head: bytes, body: bytes
-) -> None:
-    made = transform(tmp_path_factory.mktemp("w"), "json: {set: {a: 1}}", "set_header: {A: b}")
+def test_whatever_was_captured_is_made_or_fails_as_a_transform(head: bytes, body: bytes) -> None:
+    made = Transform("target:9200", SETS_NEW)
     try:
         made.apply(b"POST / HTTP/1.1\r\n" + head + b"\r\n\r\n", Held(body))
     except TransformFailed as error:
@@ -270,6 +271,7 @@ def test_a_function_that_changes_the_framing_changes_the_body_with_it(tmp_path: 
             1,
             "expected one of basic, header, sigv4",
         ),
+        ("max_body: 0", 1, "'max_body': expected `int` >= 1"),
         ("auth: nonsense", 1, "nvalid enum value 'nonsense'"),
     ],
 )

@@ -10,10 +10,8 @@ from strandline.errors import MalformedHead
 from strandline.wire.head import Head, add_header, request_line, splice_host, status_of
 
 ends = st.sampled_from([b"\r\n", b"\n"])
-names = st.sampled_from(["Host", "host", "HOST", "Accept", "Cookie", "X-Host", "Hostess"]) | st.from_regex(
-    r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,12}", fullmatch=True
-)
-values = st.text(st.characters(max_codepoint=0xFF, exclude_characters="\r\n\0"), max_size=20)
+names = st.sampled_from(["Host", "host", "HOST", "Accept", "accept", "X-Host", "Hostess", "a!#$%&'*+.^_`|~-9"])
+values = st.text(st.sampled_from("aZ0 \t:;,\x01\x7f\x85\xa0\xff"), max_size=8)
 
 
 @st.composite
@@ -135,6 +133,11 @@ def test_a_value_that_would_not_stay_in_its_line_is_refused(value: str) -> None:
 def test_a_name_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="no name of a header"):
         Head(b"GET / HTTP/1.1\r\n\r\n").set(name, "x")
+
+
+def test_a_host_that_the_head_cuts_off_is_refused() -> None:
+    with pytest.raises(MalformedHead):
+        splice_host(b"GET / HTTP/1.1\r\nHost: a", b"b")
 
 
 def test_a_folded_value_is_one_value() -> None:

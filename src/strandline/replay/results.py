@@ -9,7 +9,7 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -20,7 +20,6 @@ from strandline.units import Nanos
 from strandline.wire.head import request_line, status_of
 
 MAX_RECORD = 900_000
-MAX_BODY = 64 << 10
 # Of these the first and the last are kept.
 MAX_ATTEMPTS = 20
 MAX_POSITIONS = 200
@@ -81,20 +80,20 @@ class Outcome:
     error: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """How much of each part a record holds, in bytes."""
 
-    body: int
-    head: int
-    text: int
+    body: int = 64 << 10
+    head: int = 64 << 10
+    text: int = 64 << 10
 
 
-# A sign of JSON may take six bytes, so the first may come out too large; the last cannot.
+# A sign of JSON may take six bytes, so a record may come out too large; with the last of these it cannot.
+WIDEST = Limits()
 NARROWER = (Limits(16 << 10, 16 << 10, 4 << 10), Limits(4 << 10, 4 << 10, 1 << 10), Limits(0, 1 << 10, 500))
 
 
-class MessageRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
+class MessageRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """A request or a response in a result."""
 
     method: str | None = None
@@ -110,7 +109,7 @@ class MessageRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     sha256: str | None = None
 
 
-class AttemptRecord(msgspec.Struct, kw_only=True):
+class AttemptRecord(msgspec.Struct, kw_only=True, gc=False):
     """An attempt in a result."""
 
     response: MessageRecord | None
@@ -120,7 +119,7 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     error: str | None
 
 
-class Result(msgspec.Struct, kw_only=True):
+class Result(msgspec.Struct, kw_only=True, gc=False):
     """A result."""
 
     id: str
@@ -151,18 +150,18 @@ class Result(msgspec.Struct, kw_only=True):
 ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 
-def encode_result(outcome: Outcome, *, max_body: int = MAX_BODY) -> bytes:
-    """The result as JSON, below MAX_RECORD bytes."""
-    return encode_bounded(lambda limits: result_of(outcome, limits), max_body=max_body)
+def encode_result(outcome: Outcome, limits: Limits = WIDEST) -> bytes:
+    """The result as JSON, below MAX_RECORD bytes: within the limits, or within narrower ones where it must be."""
+    return encode_bounded(result_of, outcome, limits)
 
 
-def encode_bounded(make: Callable[[Limits], object], *, max_body: int) -> bytes:
-    """What is made, as JSON, with as wide limits as its bound allows."""
-    encoded = ENCODER.encode(make(Limits(max_body, MAX_BODY, MAX_BODY)))
-    for limits in NARROWER:
+def encode_bounded(make: Callable[[Outcome, Limits], object], outcome: Outcome, limits: Limits) -> bytes:
+    """What is made of an outcome, as JSON, within the limits or within the first narrower ones that keep the bound."""
+    encoded = ENCODER.encode(make(outcome, limits))
+    for narrower in NARROWER:
         if len(encoded) < MAX_RECORD:
             break
-        encoded = ENCODER.encode(make(limits))
+        encoded = ENCODER.encode(make(outcome, narrower))
     return encoded
 
 
@@ -229,7 +228,8 @@ def _request(message: Message, limits: Limits) -> MessageRecord:
         method, target, _ = request_line(message.head)
     except MalformedHead:
         return record
-    record.method, record.target = method[: limits.text], target[: limits.text]
+    record.method = method[: limits.text]
+    record.target = target[: limits.text]
     return record
 
 
@@ -238,7 +238,10 @@ def _response(message: Message | None, limits: Limits, *, complete: bool | None)
         return None
     record = _message(message, limits)
     record.complete = complete
-    record.status = _status(message)
+    try:
+        record.status = status_of(message.head)
+    except MalformedHead:
+        record.status = None
     return record
 
 
@@ -253,6 +256,14 @@ def _attempt(attempt: Attempt, limits: Limits) -> AttemptRecord:
 
 
 def _message(message: Message, limits: Limits) -> MessageRecord:
+    # Nearly every message is whole and text.
+    if message.length < 0 and len(message.body) <= limits.body and len(message.head) <= limits.head:
+        try:
+            return MessageRecord(
+                head=message.head.decode("latin-1"), body=message.body.decode(), length=len(message.body)
+            )
+        except UnicodeDecodeError:
+            pass
     body, length, cut = held(message, limits.body)
     if cut and message.sha256 is None and len(message.body) == length:
         # Kept with the message, since it may be cut more than once.
@@ -266,13 +277,6 @@ def _message(message: Message, limits: Limits) -> MessageRecord:
         length=length,
         sha256=message.sha256 if cut else None,
     )
-
-
-def _status(message: Message) -> int | None:
-    try:
-        return status_of(message.head)
-    except MalformedHead:
-        return None
 
 
 def _micros(time: Nanos | None) -> int | None:

@@ -3,7 +3,7 @@
 A request whose body no step changes goes out in the packets in which it came. One that a step cannot make fails alone.
 """
 
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
@@ -25,7 +25,8 @@ class TransformConfig(Section, frozen=True, kw_only=True):
 
     transforms: list[steps.StepConfig] = msgspec.field(default_factory=list)
     auth: AuthChoice = "pass"
-    max_body: int = MAX_BODY
+    max_body: Annotated[int, msgspec.Meta(ge=1)] = MAX_BODY
+    """Of the body that a step must see, in bytes, packed and unpacked."""
 
 
 class BodySource(Protocol):
@@ -77,7 +78,8 @@ class Transform:
             request = Request(*request_line(head)[:2], captured, content)
             for step in self._steps:
                 doing = step.describe()
-                request = _checked(step(request) or request)
+                made = step(request)
+                request = _checked(request if made is None else made)
             doing = "write the request"
             changed = request.body != content or _framing(request.headers) != framing
             new = _frame(request) if changed else None

@@ -14,7 +14,7 @@ from strandline.errors import MalformedBody, MalformedHead
 from strandline.replay.results import (
     ENCODER,
     MAX_ATTEMPTS,
-    MAX_BODY,
+    WIDEST,
     Attempt,
     Limits,
     Message,
@@ -32,9 +32,9 @@ from strandline.wire.head import Head, request_line, status_of
 DECODER = msgspec.json.Decoder(float_hook=Decimal)
 
 
-def encode_tuple(outcome: Outcome, *, max_body: int = MAX_BODY) -> bytes:
+def encode_tuple(outcome: Outcome, limits: Limits = WIDEST) -> bytes:
     """The tuple as JSON, below the bound of a result."""
-    return encode_bounded(lambda limits: tuple_of(outcome, limits), max_body=max_body)
+    return encode_bounded(tuple_of, outcome, limits)
 
 
 def tuple_of(outcome: Outcome, limits: Limits) -> dict[str, Any]:

@@ -20,12 +20,11 @@ BLANKS = re.compile(r"[\x00-\x20\x7f]")
 
 def request_line(head: bytes) -> tuple[str, str, str]:
     """The method, the target and the version. A target may hold spaces: some clients send such."""
-    end = head.find(LF)
-    method, _, rest = head[: max(end, 0)].rstrip(b"\r").partition(b" ")
-    target, _, version = rest.rpartition(b" ")
-    if not method or not target or not version.startswith(b"HTTP/"):
+    method, _, rest = head[: head.find(LF) + 1].decode("latin-1").rstrip("\r\n").partition(" ")
+    target, _, version = rest.rpartition(" ")
+    if not method or not target or not version.startswith("HTTP/"):
         raise MalformedHead("the first line is no request line")
-    return method.decode("latin-1"), target.decode("latin-1"), version.decode("latin-1")
+    return method, target, version
 
 
 def status_of(head: bytes) -> int:
@@ -124,7 +123,7 @@ def splice_host(head: bytes, host: bytes) -> bytes:
     at = lower.find(b"\nhost:")
     end = head.find(LF, at + 1)
     # Rare: none, several, or one that is folded.
-    if at < 0 or head[end + 1 : end + 2] in FOLD or lower.find(b"\nhost:", end) >= 0:
+    if at < 0 or end < 0 or head[end + 1 : end + 2] in FOLD or lower.find(b"\nhost:", end) >= 0:
         edited = Head(head)
         edited.set("Host", host.decode("latin-1"))
         return edited.to_bytes()
