@@ -12,9 +12,14 @@ from confluent_kafka.cimpl import NewTopic
 
 from strandline.clock import SystemClock
 from strandline.errors import AuthenticationFailed, BrokerRefused, BrokerUnreachable, OptionError, StrandlineError
+from strandline.units import Nanos
 
 ANSWER_WITHIN = 10.0
 DELIVER_WITHIN = 60.0
+# librdkafka gives each record up within its time; this is for the case that it does not.
+WAIT = Nanos(120_000_000_000)
+# How soon a signal is heard.
+POLL_WITHIN = 0.2
 PARTITIONS = 4
 QUEUE_BYTES = 32 << 20
 # A broker takes 1 MiB, and counts what is around a record too.
@@ -52,6 +57,8 @@ class Delivery:
         try:
             self._keeps_ms = self._prepare(admin, partitions)
         except KafkaException as error:
+            # What went wrong with the connection waits to be told.
+            admin.poll(0)
             raise self._told(error.args[0]) from None
 
     def _prepare(self, admin: AdminClient, partitions: int | None) -> int | None:
@@ -81,7 +88,7 @@ class Delivery:
                 f"topic '{self.topic}' keeps records for {days}, and these are older: Kafka would delete them. "
                 "Set its retention.ms to -1, name a new topic, or shift the times by --at"
             )
-        deadline = clock.monotonic() + int(2 * DELIVER_WITHIN * 1e9)
+        deadline = clock.monotonic() + WAIT
         while True:
             self._check()
             try:
@@ -91,7 +98,7 @@ class Delivery:
             except BufferError:
                 if clock.monotonic() > deadline:
                     raise BrokerUnreachable(self._address, "takes no more records") from None
-                self._producer.poll(0.1)
+                self._producer.poll(POLL_WITHIN)
             except KafkaException as error:
                 raise self._told(error.args[0]) from None
             else:
@@ -100,10 +107,12 @@ class Delivery:
 
     def finish(self) -> None:
         """Wait until every record is acknowledged."""
-        left = self._producer.flush(2 * DELIVER_WITHIN)
+        deadline = clock.monotonic() + WAIT
+        while left := self._producer.flush(POLL_WITHIN):
+            self._check()
+            if clock.monotonic() > deadline:
+                raise BrokerUnreachable(self._address, f"{left:,} records were not acknowledged in time")
         self._check()
-        if left:
-            raise BrokerUnreachable(self._address, f"{left:,} records were not acknowledged in time")
 
     def __enter__(self) -> Self:
         return self

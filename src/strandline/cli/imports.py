@@ -99,6 +99,8 @@ def import_(
         raise OptionError("--format and --node-id are about files, and --rekey reads a topic")
     if partitions is not None and not 1 <= partitions <= MOST_PARTITIONS:
         raise OptionError(f"--partitions takes 1 to {MOST_PARTITIONS:,}, not {partitions}")
+    if len(set(files)) < len(files):
+        raise OptionError("a file is named twice")
     begin = None if at is None else _moment(at)
     formats = {file: _format(file, format_) for file in files}
     reach = kafka_settings(os.environ, kafka_config, settings, kafka, None)
@@ -129,7 +131,9 @@ class _Job:
         self._last = Nanos(0)
 
     def stop(self) -> None:
-        """To be called by a signal."""
+        """To be called by a signal: in good order, and at once when asked again."""
+        if self._is_stopped:
+            raise StrandlineError("stopped at once; what was written last may not have arrived")
         self._is_stopped = True
 
     def run_files(self, formats: dict[Path, Format], node: str, delivery: Delivery) -> None:
@@ -148,13 +152,19 @@ class _Job:
 
     def run_in_order(self, read: Callable[[], Iterable[Item]], delivery: Delivery) -> None:
         """Import records that may be in any order."""
-        self._run(in_order(read, self._mending), delivery)
+        # What is only looked at, the first time, is not given to `_run`, and may take long too.
+        self._run(in_order(lambda: self._heeding(read(), delivery), self._mending), delivery)
 
-    def _run(self, items: Iterable[Item], delivery: Delivery) -> None:
+    def _heeding(self, items: Iterable[Item], delivery: Delivery) -> Iterator[Item]:
         for item in items:
             if self._is_stopped:
                 delivery.finish()
                 raise StrandlineError(f"stopped; {self._records:,} records were written, and the rest was not")
+            self._progress.show(self._line)
+            yield item
+
+    def _run(self, items: Iterable[Item], delivery: Delivery) -> None:
+        for item in self._heeding(items, delivery):
             match item:
                 case Record():
                     self._write(item, delivery)
@@ -162,7 +172,6 @@ class _Job:
                     self._refuse(place, problem, delivery)
                 case LeftOut(what):
                     self._left_out[what] += 1
-            self._progress.show(self._line)
         self._progress.clear()
 
     def _line(self) -> str:
@@ -226,13 +235,13 @@ def _moment(text: str) -> Nanos:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[io.BufferedReader]:
+def _opened(file: Path) -> Iterator[io.BufferedReader | gzip.GzipFile]:
     """A file, unpacked where it is packed; what goes wrong with it is told with its name."""
     try:
         with file.open("rb") as plain:
             if plain.peek(2).startswith(GZIP):
                 with gzip.open(plain) as packed:
-                    yield io.BufferedReader(packed, PEEK)
+                    yield packed
             else:
                 yield plain
     except EOFError:
@@ -245,24 +254,28 @@ def _opened(file: Path) -> Iterator[io.BufferedReader]:
 
 def _reading(file: Path, read: Callable[[Readable], Iterator[Item]]) -> Iterator[Item]:
     """What is in a file, with its name in the places of what is broken."""
-    with _opened(file) as opened:
-        for item in read(opened):
-            yield (
-                Broken(f"{file}, {item.place}" if item.place else str(file), item.problem)
-                if isinstance(item, Broken)
-                else item
-            )
+    try:
+        with _opened(file) as opened:
+            for item in read(opened):
+                if isinstance(item, Broken):
+                    yield Broken(f"{file}, {item.place}" if item.place else str(file), item.problem)
+                else:
+                    yield item
+    except CannotImport as error:
+        yield Broken(error.place, error.problem)
 
 
 def _format(file: Path, format_: Literal["auto", "har", "gor", "base64"]) -> Format:
     """As it is named, or as the file begins. Refuses what cannot be read before anything is written."""
+    if file.exists() and not file.is_file():
+        raise OptionError(f"{file}: is not a file, and what is imported may be read twice")
     with _opened(file) as opened:
-        begin = opened.read(PEEK).removeprefix(b"\xef\xbb\xbf").lstrip()
+        begin = opened.peek(PEEK).removeprefix(b"\xef\xbb\xbf").lstrip()
     if format_ != "auto":
         return format_
     if begin.startswith(b"{"):
         return "har"
-    line = begin.partition(b"\n")[0].rstrip()
+    line = begin.partition(b"\n")[0][:PEEK].rstrip()
     if HEADER.fullmatch(line):
         return "gor"
     if EXPORTED.fullmatch(line):
