@@ -217,6 +217,7 @@ def test_a_scattered_topic_is_mended(kafka: KafkaCluster, capsys: pytest.Capture
     [
         ([], "name the files to import, or a topic by --rekey, and not both"),
         (["--rekey", "t", "--topic", "t"], "--rekey writes to another topic"),
+        (["pyproject.toml", "--topic", "a b"], "'a b' is not the name of a topic"),
         (["--rekey", "t", "--format", "har"], "--format and --node-id are about files"),
         (["nowhere.har"], "nowhere.har: cannot be read: No such file or directory"),
         (["."], ".: is not a file"),

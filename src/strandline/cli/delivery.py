@@ -60,6 +60,8 @@ class Delivery:
             # What went wrong with the connection waits to be told.
             admin.poll(0)
             raise self._told(error.args[0]) from None
+        except TimeoutError:
+            raise BrokerUnreachable(self._address, f"no answer within {ANSWER_WITHIN:g} s") from None
 
     def _prepare(self, admin: AdminClient, partitions: int | None) -> int | None:
         """Create the topic where it is missing. How long it keeps records by their time; None for ever."""
@@ -73,12 +75,9 @@ class Delivery:
             raise OptionError(f"topic '{self.topic}' is there and has {len(found.partitions)} partitions")
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
         config = admin.describe_configs([resource])[resource].result(ANSWER_WITHIN)
-        if config["message.timestamp.type"].value != "CreateTime" or "delete" not in str(
-            config["cleanup.policy"].value
-        ):
-            return None
+        is_by_time = config["message.timestamp.type"].value == "CreateTime"
         keeps = int(config["retention.ms"].value or -1)
-        return None if keeps < 0 else keeps
+        return keeps if is_by_time and keeps >= 0 and "delete" in str(config["cleanup.policy"].value) else None
 
     def write(self, key: str, value: bytes, stamp_ms: int, headers: tuple[tuple[str, bytes | None], ...] = ()) -> None:
         """Hand a record over; waits while too much is on its way."""

@@ -31,6 +31,7 @@ from strandline.cli.signals import on_stop_request
 from strandline.clock import SystemClock
 from strandline.errors import CannotImport, OptionError, StrandlineError
 from strandline.ordered import Ago, AtTime
+from strandline.ordered.starts import TOPIC_NAME
 from strandline.ordered.words import parse_start
 from strandline.units import Nanos, nanos
 from strandline.wire.traffic import TOPIC
@@ -93,6 +94,9 @@ def import_(
     """
     if bool(files) == bool(rekey):
         raise OptionError("name the files to import, or a topic by --rekey, and not both")
+    for name in (topic, rekey):
+        if name is not None and not TOPIC_NAME.fullmatch(name):
+            raise OptionError(f"'{name}' is not the name of a topic")
     if rekey == topic:
         raise OptionError(f"--rekey writes to another topic; name a new one, not '{topic}', by --topic")
     if rekey is not None and (format_ != "auto" or node_id is not None):
