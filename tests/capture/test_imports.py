@@ -88,8 +88,9 @@ def test_the_bytes_of_a_gor_file_are_the_bytes_of_its_connections(exchanges: lis
         assert [kind for kind, _, _ in events][-1] == "close"
 
 
-def test_a_response_without_a_time_of_its_own_comes_after_its_latency() -> None:
-    data = block(1, "a", NOON, b"GET / HTTP/1.1\r\n\r\n") + block(2, "a", NOON, b"HTTP/1.1 204 x\r\n\r\n", 7)
+@pytest.mark.parametrize(("time", "latency"), [(NOON + 7, None), (NOON + 7, 3), (NOON, 7), (7, None)])
+def test_a_response_comes_at_its_time_or_after_its_latency(time: int, latency: int | None) -> None:
+    data = block(1, "a", NOON, b"GET / HTTP/1.1\r\n\r\n") + block(2, "a", time, b"HTTP/1.1 204 x\r\n\r\n", latency)
     (events,) = seen(read_gor(data)).values()
     assert [at - NOON for _, at, _ in events] == [0, 0, 0, 7, 7]
 

@@ -81,10 +81,11 @@ class Gor:
             yield LeftOut("response without its request")
             return
         asked, recording = self._open.pop(id_)
-        # Some versions give the time of the request here, or only how long the response took.
-        when = at if at > asked else Nanos(asked + max(latency, 0))
-        recording.write(when, payload)
-        recording.close(when)
+        if at <= asked:
+            # Older files have here how long the response took.
+            at = Nanos(asked + (max(latency, 0) or (at if at < PATIENCE else 0)))
+        recording.write(at, payload)
+        recording.close(at)
         yield from parse_all(recording.take(last=True))
 
     def _give_up(self) -> Iterator[Item]:

@@ -14,7 +14,7 @@ from strandline.capture.imports.items import Connection, Item, LeftOut, Record
 from strandline.errors import StrandlineError
 
 MOST_CONNECTIONS = 2_000_000
-"""About 600 MB of names and numbers."""
+"""Half a kilobyte each, so a gigabyte at most."""
 IN_MEMORY = 64 << 20
 MOST_ON_DISK = 64 << 30
 MOST_HELD = 1_000_000
@@ -114,12 +114,20 @@ def in_order(read: Callable[[], Iterable[Item]], mending: Mending) -> Iterator[I
         sequence.check_end()
 
 
+COMPLETE = Numbers()
+"""Stands for those of a connection that has been given whole."""
+
+
+def _changed(connection: Connection) -> StrandlineError:
+    return StrandlineError(f"connection '{connection.name}': its records changed while they were read")
+
+
 class _Open:
     """A connection of which more will come."""
 
     __slots__ = ("held", "next")
 
-    def __init__(self, first: int) -> None:
+    def __init__(self, first: int | None) -> None:
         self.next = first
         self.held: dict[int, tuple[int, int, Record]] = {}
 
@@ -141,28 +149,33 @@ class _Sequence:
         """A record came; those that may go on by it."""
         connection = record.connection
         numbers = self._survey.get(connection)
+        if numbers is COMPLETE:
+            yield LeftOut("repeated record")
+            return
         if numbers is None or record.number not in numbers:
-            raise StrandlineError(f"connection '{connection.name}': its records changed while they were read")
+            raise _changed(connection)
         state = self._open.get(connection)
         if state is None:
-            state = self._open[connection] = _Open(numbers.at_or_after(1) or 1)
-        if record.number < state.next or record.number in state.held:
+            state = self._open[connection] = _Open(numbers.at_or_after(1))
+        if state.next is None or record.number < state.next or record.number in state.held:
             yield LeftOut("repeated record")
         elif record.number > state.next:
             state.held[record.number] = self._put(record)
         else:
             yield record
-            state.next = numbers.at_or_after(record.number + 1) or record.number + 1
+            state.next = numbers.at_or_after(record.number + 1)
             while state.next in state.held:
                 yield self._get(*state.held.pop(state.next))
-                state.next = numbers.at_or_after(state.next + 1) or state.next + 1
+                state.next = numbers.at_or_after(state.next + 1)
+            if state.next is None:
+                del self._open[connection]
+                self._survey[connection] = COMPLETE
 
     def check_end(self) -> None:
         """All that was there the first time has come again."""
         for connection, numbers in self._survey.items():
-            state = self._open.get(connection)
-            if state is None or numbers.at_or_after(state.next) is not None:
-                raise StrandlineError(f"connection '{connection.name}': its records changed while they were read")
+            if numbers is not COMPLETE:
+                raise _changed(connection)
 
     def _put(self, record: Record) -> tuple[int, int, Record]:
         size = len(record.value)
