@@ -5,6 +5,7 @@
     │   ├── OptionError                an option that does not exist or does not fit
     │   └── ConfigError                a configuration file that cannot be used, with the place in the file
     ├── OutputLost                     standard output that takes no more: nobody reads it, or its disk is full
+    ├── CannotImport                   captured traffic that cannot be read, with its place
     ├── PositionError                  a position registered out of order with a frontier
     ├── NotOurs                        a record of a partition that is not assigned to us
     ├── CorruptBatch                   a record batch that is not what it should be, with its offset
@@ -68,6 +69,15 @@ class ConfigError(UsageError):
 
 class OutputLost(StrandlineError):
     """Standard output that takes no more."""
+
+
+class CannotImport(StrandlineError):
+    """Captured traffic that cannot be read."""
+
+    def __init__(self, place: str, problem: str) -> None:
+        self.place = place
+        self.problem = problem
+        super().__init__(f"{place}: {problem}")
 
 
 class PositionError(StrandlineError):

@@ -70,7 +70,8 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--help"], ["up", "--help"], ["demo", "--help"], ["tail", "--help"], ["--version"]]
+    "arguments",
+    [[], ["--help"], ["up", "--help"], ["demo", "--help"], ["tail", "--help"], ["import", "--help"], ["--version"]],
 )
 def test_help_needs_nothing_and_exits_0(arguments: list[str]) -> None:
     result = run_strandline(*arguments)

@@ -60,6 +60,20 @@ app.command(
     At twice the speed, what there is: strandline replay --target http://127.0.0.1:9200 --speedup 2 --until live
     """,
 )
+app.command(
+    "strandline.cli.imports:import_",
+    name="import",
+    help="""Write traffic that other tools captured to a Kafka topic, as `strandline capture` does.
+
+    Reads HAR files, GoReplay's .gor files, and exports of opensearch-migrations (base64 lines), each packed by gzip or
+    not. With --rekey it reads a topic instead whose records are keyed so that connections are scattered over its
+    partitions. Times are kept. Ends with 0 when Kafka has acknowledged every record.
+
+    A browser's session: strandline import shop.har --topic shop
+
+    A topic mended: strandline import --rekey old --topic new
+    """,
+)
 
 
 def main(arguments: Sequence[str]) -> int:

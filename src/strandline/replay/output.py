@@ -14,7 +14,7 @@ from strandline.errors import KafkaError, OutputLost, PublisherFull, StrandlineE
 from strandline.kafka.events import Taken
 from strandline.kafka.producer import Publisher
 from strandline.replay.outcomes import outcome_of
-from strandline.replay.results import MAX_BODY, encode_result
+from strandline.replay.results import WIDEST, Limits, encode_result
 from strandline.replay.session import Work
 from strandline.replay.tuples import encode_tuple
 from strandline.units import Nanos
@@ -35,7 +35,7 @@ class Output:
         dead_letters: str,
         results: Path | None = None,
         tuples: Path | None = None,
-        max_body: int = MAX_BODY,
+        limits: Limits = WIDEST,
     ) -> None:
         self.verdicts: Counter[str] = Counter()
         self.errors = 0
@@ -44,7 +44,7 @@ class Output:
         self._to_wall = Nanos(clock.wall() - clock.monotonic())
         self._topic = topic
         self._dead_letters = dead_letters
-        self._max_body = max_body
+        self._limits = limits
         self._results = None if results is None else _Lines(results)
         self._tuples = None if tuples is None else _Lines(tuples)
         # Work whose body is hashed in a thread, and results for which the publisher has no room.
@@ -64,7 +64,7 @@ class Output:
 
     def write(self, work: Work) -> None:
         """All is known of a transaction."""
-        if work.spool.size - len(work.transaction.head) <= self._max_body:
+        if work.spool.size - len(work.transaction.head) <= self._limits.body:
             self._write(work, None)
         else:
             task = asyncio.get_running_loop().create_task(self._hash_and_write(work))
@@ -75,15 +75,15 @@ class Output:
         self._write(work, await asyncio.to_thread(_digest, work))
 
     def _write(self, work: Work, digest: str | None) -> None:
-        outcome = outcome_of(work, to_wall=self._to_wall, keep=self._max_body, digest=digest)
+        outcome = outcome_of(work, to_wall=self._to_wall, keep=self._limits.body, digest=digest)
         self.verdicts[outcome.verdict.value] += 1
         self.errors += outcome.error is not None
-        encoded = encode_result(outcome, max_body=self._max_body)
+        encoded = encode_result(outcome, self._limits)
         try:
             if self._results is not None:
                 self._results.write(encoded)
             if self._tuples is not None:
-                self._tuples.write(encode_tuple(outcome, max_body=self._max_body))
+                self._tuples.write(encode_tuple(outcome, self._limits))
         except OSError as error:
             self._fail(OutputLost(f"a result cannot be written to {error.filename}: {error.strerror}"))
             return

@@ -25,7 +25,8 @@ from strandline.replay.engine import Engine, Limits
 from strandline.replay.gate import Gate
 from strandline.replay.health import WhenDown
 from strandline.replay.output import Output
-from strandline.replay.results import MAX_BODY
+from strandline.replay.results import WIDEST
+from strandline.replay.results import Limits as ResultLimits
 from strandline.replay.retries import DefaultRetry, RetryPolicy
 from strandline.replay.session import Work
 from strandline.replay.target import Target
@@ -94,7 +95,8 @@ class Plan:
     limits: Limits = field(default_factory=Limits)
     marks: bool = True
     """Whether requests carry the header that names them."""
-    max_body: int = MAX_BODY
+    kept: ResultLimits = WIDEST
+    """How much of each part a result holds."""
 
 
 class _Held(Record):
@@ -165,7 +167,7 @@ class Replay:
             dead_letters=dead_letters,
             results=plan.results,
             tuples=plan.tuples,
-            max_body=plan.max_body,
+            limits=plan.kept,
         )
         self.accumulator = Accumulator(
             self.engine, self.engine.spools.make, expire_after=nanos(plan.packet_timeout), keep=self.engine.keep

@@ -1,0 +1,1 @@
+"""Traffic that other tools captured, as the records that `strandline capture` writes."""
