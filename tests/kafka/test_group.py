@@ -322,9 +322,10 @@ def test_a_broker_that_goes_and_comes_back_is_waited_for(kafka: KafkaCluster, ca
     assert committed(kafka, "comes-back") == [10]
 
 
-def failure_of(settings: Mapping[str, object], topic: str) -> Exception:
+def failure_of(settings: Mapping[str, object], topic: str, begin: Begin | None = None) -> Exception:
     async def fail() -> Exception:
-        member = GroupMember({**settings, "group.id": "fails"}, [topic], start_within=timedelta(seconds=1))
+        soon = timedelta(seconds=1)
+        member = GroupMember({**settings, "group.id": "fails"}, [topic], begin=begin, start_within=soon)
         await member.start()
         while not isinstance(event := await asyncio.wait_for(member.next(), TIMEOUT), Failed):
             pass
@@ -341,6 +342,14 @@ def test_a_topic_that_does_not_exist_and_a_start_that_cannot_be_found_end_the_me
     assert isinstance(error, BrokerRefused)
     assert "_AUTO_OFFSET_RESET" in str(error)
     assert "no-start/0" in str(error)
+
+
+def test_a_beginning_that_cannot_be_told_ends_the_member_with_the_reason(kafka: KafkaCluster) -> None:
+    def begin(_: list[Partition]) -> dict[Partition, int]:
+        raise LookupError("nobody knows")
+
+    create_topic(kafka.address, "no-beginning")
+    assert isinstance(failure_of(kafka.settings(), "no-beginning", begin), LookupError)
 
 
 def test_a_wrong_password_ends_the_member(secure_kafka: KafkaCluster) -> None:

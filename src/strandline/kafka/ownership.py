@@ -109,7 +109,8 @@ class Ownership:
         """Partitions are another member's already."""
         partitions = _names(found)
         self._drop(partitions)
-        self._mail.put(Lost(partitions))
+        if partitions:
+            self._mail.put(Lost(partitions))
         consumer.incremental_unassign(found)
 
     def _drop(self, partitions: Collection[Partition]) -> None:

@@ -92,8 +92,11 @@ class Polling(Thread):
                 self._take()
         except Exception as error:  # noqa: BLE001  (whatever ends the thread is told to those who wait for it)
             self._mail.put(Failed(error))
-        finally:
+        try:
             mine.leave(Nanos(clock.monotonic() + LEAVE_WITHIN))
+        except Exception as error:  # noqa: BLE001  (what is wrong with the callbacks of others is told above)
+            log.warning("left the group without a last commit: %s", error)
+        finally:
             self._consumer.close()
 
     def _obey(self) -> None:
