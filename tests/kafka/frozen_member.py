@@ -22,26 +22,29 @@ async def main(address: str, topic: str) -> None:
     member = GroupMember(settings, [topic])
     await member.start()
     held: list[Taken] = []
+    believed: set[int] = set()
 
     async def watch() -> None:
         while member.stalled_for(SystemClock().monotonic()) < STALLED:
             await asyncio.sleep(0.01)
         for record in held:
             member.done(record.claim)
-        say(proved=await member.prove())
+        generations = list(believed)
+        say(proved=await member.prove(), of=generations)
 
     watching = asyncio.create_task(watch())
-    while True:
+    while not (watching.done() and watching.exception()):
         event = await member.next()
-        if isinstance(event, Records) and not watching.done():
+        if isinstance(event, Records) and event.records[0].generation == 1:
             held += event.records
             for record in held[:3]:
                 member.done(record.claim)
             say(took=len(held), proved=await member.prove())
         elif isinstance(event, Lost):
-            await watching
+            believed.clear()
             say(lost=[partition.number for partition in event.partitions])
-        elif isinstance(event, Assigned) and watching.done():
+        elif isinstance(event, Assigned):
+            believed.add(event.generation)
             say(assigned=[partition.number for partition in event.partitions])
 
 

@@ -1,7 +1,7 @@
 """Which commits are still to be made, and when. Pure: time is an argument.
 
-One commit is on its way at a time. A second one could be overtaken by a repeat of the first, and the mark of the group
-would go back.
+The mark of the group never goes back while a partition is ours: an offset below one that was to be committed before is
+ignored, and one commit is on its way at a time, as a second one could be overtaken by a repeat of the first.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,8 @@ class Commits:
     def __init__(self, every: Nanos) -> None:
         self._every = every
         self._due: dict[Partition, int] = {}
-        self._sent: Mapping[Partition, int] | None = None
+        self._highest: dict[Partition, int] = {}
+        self._sent: dict[Partition, int] | None = None
         self._last: Nanos | None = None
 
     @property
@@ -31,7 +32,9 @@ class Commits:
 
     def add(self, moved: Mapping[Partition, int]) -> None:
         """These offsets are to be committed."""
-        self._due.update(moved)
+        for partition, offset in moved.items():
+            if offset >= self._highest.get(partition, 0):
+                self._highest[partition] = self._due[partition] = offset
 
     def take(self, now: Nanos, *, at_once: bool = False) -> Mapping[Partition, int]:
         """What to send now; nothing while an answer is awaited, or before it is time."""
@@ -40,7 +43,7 @@ class Commits:
             return {}
         self._last = now
         self._sent = dict(self._due)
-        return self._sent
+        return dict(self._due)
 
     def answered(self, *, taken: bool) -> None:
         """The answer to what was sent."""
@@ -51,6 +54,7 @@ class Commits:
                     del self._due[partition]
 
     def forget(self, partitions: Iterable[Partition]) -> None:
-        """These partitions are committed otherwise, or by another member."""
+        """These partitions are no longer ours."""
         for partition in partitions:
-            self._due.pop(partition, None)
+            for offsets in (self._due, self._highest, self._sent or {}):
+                offsets.pop(partition, None)

@@ -34,7 +34,6 @@ DEFAULTS = {
     # Within this time new topics and partitions are found.
     "topic.metadata.refresh.interval.ms": 10_000,
 }
-STOP_WITHIN = 20.0
 
 log = logging.getLogger(__name__)
 clock = SystemClock()
@@ -143,13 +142,13 @@ class GroupMember:
     def lag(self) -> dict[Partition, int]:
         """How many offsets lie between what is done and the end, for partitions of which both are known."""
         ends = self.ends()
-        marks = {partition: self.progress.resume_at(partition) for partition in ends}
+        marks = {partition: self._polling.ownership.mark(partition) for partition in ends}
         return {p: max(0, ends[p] - mark) for p, mark in marks.items() if mark is not None}
 
-    async def stop(self) -> None:
-        """Commit what is done and leave the group."""
+    async def stop(self, within: timedelta = timedelta(seconds=10)) -> None:
+        """Commit what is done and leave the group, as far as there is time for it."""
         self._polling.stopping.set()
         self._mail.interrupt()
-        await asyncio.to_thread(self._polling.join, STOP_WITHIN)
+        await asyncio.to_thread(self._polling.join, within.total_seconds())
         if self._polling.is_alive():
-            log.warning("the group has not let us go within %g s; it will notice that we are gone", STOP_WITHIN)
+            log.warning("the group has not let us go within %s; it will notice that we are gone", within)

@@ -6,6 +6,7 @@ by one fetch at most.
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from threading import Event as Flag
 
 from strandline.kafka.events import Event
@@ -30,7 +31,9 @@ class Mailbox:
         self._put_records += records
         self._put_bytes += size
         self._events.append((event, records, size))
-        self._loop.call_soon_threadsafe(self._arrived.set)
+        # A loop that is closed has no reader any more.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._arrived.set)
 
     def is_full(self) -> bool:
         """Whether as much waits as may."""

@@ -5,7 +5,8 @@ from collections.abc import Callable, Collection, Mapping
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from strandline.errors import BrokerRefused, OptionError
+from strandline.errors import BrokerRefused
+from strandline.kafka.librdkafka import client
 from strandline.kafka.partition import Partition
 
 ANSWER_WITHIN = 10.0
@@ -16,10 +17,7 @@ class GroupOffsets:
 
     def __init__(self, settings: Mapping[str, object]) -> None:
         self.name = str(settings["group.id"])
-        try:
-            self._client = Consumer({**settings, "enable.auto.commit": False, "log_level": 0})
-        except KafkaException as error:
-            raise OptionError(error.args[0].str()) from None
+        self._client = client(Consumer, {**settings, "enable.auto.commit": False})
 
     async def committed(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The committed offsets, of the partitions that have one."""

@@ -65,6 +65,8 @@ class Ownership:
     ) -> None:
         self.owned: dict[Partition, int] = {}
         """Our partitions with their generations."""
+        self.reached: dict[Partition, int] = {}
+        """The ends that were reached."""
         self.asked: deque[Proof] = deque()
         """Filled by any thread."""
         self._consumer = consumer
@@ -107,7 +109,8 @@ class Ownership:
         """Partitions are another member's already."""
         partitions = _names(found)
         self._drop(partitions)
-        self._mail.put(Lost(partitions))
+        if partitions:
+            self._mail.put(Lost(partitions))
         consumer.incremental_unassign(found)
 
     def _drop(self, partitions: Collection[Partition]) -> None:
@@ -115,6 +118,7 @@ class Ownership:
         self._commits.forget(partitions)
         for partition in partitions:
             self.owned.pop(partition, None)
+            self.reached.pop(partition, None)
 
     def _wait_until_drained(self, partitions: list[Partition]) -> None:
         revoked = Revoked(partitions)
@@ -130,7 +134,7 @@ class Ownership:
 
     def _commit_last(self, partitions: Collection[Partition]) -> None:
         marks = self._marks(partitions)
-        if not marks or self._consumer.memberid() != self._member:
+        if not marks or not self._is_member():
             return
         try:
             answers = self._consumer.commit(offsets=places(marks), asynchronous=False)
@@ -156,11 +160,10 @@ class Ownership:
         marks = self._commits.take(now, at_once=at_once or bool(self._proving))
         if not marks:
             if not self._commits.waiting:
-                # No record has come in this generation: there is nothing that we could wrongly work on.
+                # Nothing has come of any partition: there is nothing that we could wrongly work on.
                 self._settle(True)
             return
-        if self._consumer.memberid() != self._member:
-            # A commit without a membership is taken by a group that has become empty, and would set it back.
+        if not self._is_member():
             self._commits.answered(taken=False)
             self._settle(False)
             return
@@ -181,7 +184,15 @@ class Ownership:
             if problem.code() in NOT_A_MEMBER:
                 self._settle(False)
         elif now - self._sent_at < FRESH:
-            self._settle(self._consumer.memberid() == self._member)
+            self._settle(self._is_member())
+
+    def _is_member(self) -> bool:
+        """Whether the membership that our partitions came with still stands, as far as librdkafka knows.
+
+        A commit without a membership would be taken by a group that has become empty, and could set it back.
+        """
+        # Asked twice: after a freeze the first answer comes before librdkafka has looked at the clock.
+        return all(self._consumer.memberid() == self._member for _ in range(2))
 
     def _settle(self, member: bool) -> None:
         answers = [member and proof.believed.items() <= self.owned.items() for proof in self._proving]
@@ -201,8 +212,12 @@ class Ownership:
                 return
             self._consumer.poll(STEP)
 
+    def mark(self, partition: Partition) -> int | None:
+        """Where the next owner of a partition is to begin, as far as it is known. From any thread."""
+        return self._progress.resume_at(partition, self.reached.get(partition))
+
     def _marks(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        marks = ((partition, self._progress.resume_at(partition)) for partition in partitions)
+        marks = ((partition, self.mark(partition)) for partition in partitions)
         return {partition: mark for partition, mark in marks if mark is not None}
 
 

@@ -29,7 +29,7 @@ POLL = 0.1
 KEEP_ALIVE = 0.5
 LOOK_EVERY = nanos(timedelta(seconds=1))
 PROBE_WITHIN = 0.5
-LEAVE_WITHIN = nanos(timedelta(seconds=5))
+LEAVE_WITHIN = nanos(timedelta(seconds=3))
 
 log = logging.getLogger(__name__)
 clock = SystemClock()
@@ -92,8 +92,11 @@ class Polling(Thread):
                 self._take()
         except Exception as error:  # noqa: BLE001  (whatever ends the thread is told to those who wait for it)
             self._mail.put(Failed(error))
-        finally:
+        try:
             mine.leave(Nanos(clock.monotonic() + LEAVE_WITHIN))
+        except Exception as error:  # noqa: BLE001  (what is wrong with the callbacks of others is told above)
+            log.warning("left the group without a last commit: %s", error)
+        finally:
             self._consumer.close()
 
     def _obey(self) -> None:
@@ -158,6 +161,7 @@ class Polling(Thread):
         if code == Code._PARTITION_EOF:
             generation = self.ownership.owned.get(place)
             if generation is not None:
+                self.ownership.reached[place] = offset
                 self._mail.put(AtEnd(place, offset, generation))
         elif code == Code.UNKNOWN_TOPIC_OR_PART:
             until = Nanos(clock.monotonic() + self._start_within)

@@ -78,14 +78,19 @@ class Progress:
         with self._lock:
             return dict(self._owned)
 
-    def resume_at(self, partition: Partition) -> int | None:
-        """Where the next owner is to begin if we end now, or None while no record of this generation has come."""
+    def resume_at(self, partition: Partition, reached: int | None = None) -> int | None:
+        """Where the next owner is to begin if we end now, or None while no record of this generation has come.
+
+        Where the end of the partition was reached, that is it as long as nothing is in flight.
+        """
         with self._lock:
             frontier = self._frontiers[partition]
-            if frontier.position is not None:
-                return frontier.position + 1
             oldest = frontier.oldest(Nanos(0))
-            return None if oldest is None else oldest.position
+            if frontier.position is None:
+                return reached if oldest is None else oldest.position
+            at = frontier.position + 1
+            # Markers of transactions take offsets too, and lie between the last record and the end.
+            return at if oldest is not None or reached is None else max(at, reached)
 
     def beyond(self) -> int:
         """How many records lie beyond the frontiers: at most so many repeat when this process ends now."""
