@@ -4,7 +4,8 @@
     ├── UsageError                     the caller's doing; a command exits 2
     │   ├── OptionError                an option that does not exist or does not fit
     │   └── ConfigError                a configuration file that cannot be used, with the place in the file
-    ├── OutputLost                     standard output that takes no more: nobody reads it, or its disk is full
+    ├── OutputLost                     standard output that takes no more, such as on a full disk
+    │   └── OutputClosed               nobody reads it any more
     ├── PositionError                  a position registered out of order with a frontier
     ├── NotOurs                        a record of a partition that is not assigned to us
     ├── CorruptBatch                   a record batch that is not what it should be, with its offset
@@ -59,6 +60,13 @@ class ConfigError(UsageError):
 
 class OutputLost(StrandlineError):
     """Standard output that takes no more."""
+
+
+class OutputClosed(OutputLost):
+    """Nobody reads standard output any more."""
+
+    def __init__(self) -> None:
+        super().__init__("nobody reads the output any more")
 
 
 class PositionError(StrandlineError):

@@ -1,6 +1,8 @@
 """Where reading starts, what is live, commits, faults of the input, and what other libraries make of a batch."""
 
 import asyncio
+import math
+import re
 import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -266,7 +268,7 @@ def test_wrong_arguments_are_refused() -> None:
     settings = {"bootstrap.servers": "127.0.0.1:1"}
     with pytest.raises(OptionError, match="no topic to read"):
         OrderedConsumer(settings, [])
-    with pytest.raises(OptionError, match="a topic is named twice"):
+    with pytest.raises(OptionError, match="topic 't' is named twice"):
         OrderedConsumer(settings, [Topic("t"), Topic("t", Latest())])
     with pytest.raises(OptionError, match="batch_rows is 0"):
         OrderedConsumer(settings, [Topic("t")], batch_rows=0)
@@ -360,6 +362,16 @@ def test_a_poll_that_is_given_up_loses_no_row_and_commits_none(kafka: KafkaClust
         return [row.value for row in rows]
 
     assert asyncio.run(read()) == [f"{n}".encode() for n in range(100)]
+
+
+@pytest.mark.parametrize("timeout", [math.nan, math.inf, -1, 86_401, "1", None])
+def test_a_poll_waits_for_a_number_of_seconds(kafka: KafkaCluster, hundred: str, timeout: Any) -> None:
+    problem = re.escape(f"poll takes 0 to 86,400 seconds, not {timeout!r}")
+    with (
+        OrderedConsumer(kafka.settings(), [Topic(hundred)]) as consumer,
+        pytest.raises(OptionError, match=problem),
+    ):
+        consumer.poll(timeout)
 
 
 def test_whoever_polls_a_consumer_that_is_closed_is_told(kafka: KafkaCluster, hundred: str) -> None:

@@ -12,6 +12,7 @@ After that (`is_live`), rows are still merged by time, but none waits longer tha
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from numbers import Real
 from types import TracebackType
 from typing import Literal, Self
 
@@ -25,10 +26,11 @@ from strandline.kafka.group import Group
 from strandline.kafka.partition import Partition
 from strandline.ordered.merge import Merge, Part, check_buffer
 from strandline.ordered.reading import Loss, Rules
-from strandline.ordered.starts import Range, Topic, is_a, milliseconds, resolve
+from strandline.ordered.starts import Range, Topic, is_a, milliseconds, refuse_twice, resolve
 from strandline.units import nanos
 
 POLL_WITHIN = 1.0
+LONGEST_POLL = timedelta(days=1).total_seconds()
 
 PARTITIONS = pa.schema(
     [
@@ -83,8 +85,7 @@ class AsyncOrderedConsumer:
                 raise OptionError(f"{name} is '{value}'; {did_you_mean(value, valid)}")
         if min(idle_after, max_ahead, start_within) < timedelta(0):
             raise OptionError("idle_after, max_ahead and start_within are not negative")
-        if len({topic.name for topic in topics}) < len(topics):
-            raise OptionError("a topic is named twice")
+        refuse_twice(topic.name for topic in topics)
         self._settings = dict(settings)
         self._topics = list(topics)
         self._cutoff = END_OF_TIME if cutoff is None else milliseconds(cutoff)
@@ -126,6 +127,8 @@ class AsyncOrderedConsumer:
 
     async def poll(self, timeout: float = POLL_WITHIN) -> pa.RecordBatch:
         """The next rows in order as soon as there are any, at most `batch_rows`; none when the time is out."""
+        if not is_a(timeout, Real) or not 0 <= timeout <= LONGEST_POLL:
+            raise OptionError(f"poll takes 0 to {LONGEST_POLL:,.0f} seconds, not {timeout!r}")
         merge = self._running()
         if merge.is_drained and not merge.ordering.is_endless:
             merge.read_beyond_ends()

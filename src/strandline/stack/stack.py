@@ -48,6 +48,8 @@ class Stack:
                 raise OptionError(f"server '{name}' is unknown; {did_you_mean(name, SERVERS)}")
         if not only:
             raise OptionError(f"no server to start; valid are {', '.join(SERVERS)}")
+        _check_whole("kafka_clusters", kafka_clusters)
+        _check_whole("kafka_brokers", kafka_brokers)
         if not 1 <= kafka_clusters <= MOST_CLUSTERS:
             raise OptionError(
                 f"a stack has 1 to {MOST_CLUSTERS} Kafka clusters (--kafka-clusters), not {kafka_clusters}"
@@ -56,6 +58,8 @@ class Stack:
             raise OptionError(f"a cluster has 1 to {MOST_BROKERS} brokers (--kafka-brokers), not {kafka_brokers}")
         if "kafka" not in only and (kafka_clusters, kafka_brokers) != (1, 1):
             raise OptionError("--kafka-clusters and --kafka-brokers are of no use without the server kafka")
+        if "kafka" not in only and kafka_secure:
+            raise OptionError("kafka_secure is of no use without the server kafka")
         self.kafka: list[KafkaCluster] = []
         self.postgres: Postgres | None = None
         self.kinesis: Kinesis | None = None
@@ -166,3 +170,8 @@ class Stack:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _check_whole(name: str, value: object) -> None:
+    if not isinstance(value, int):
+        raise OptionError(f"{name} takes a whole number, not {value!r}")
