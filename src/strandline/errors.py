@@ -200,6 +200,12 @@ class StartCancelled(StackError):
         super().__init__("stopped before the servers were ready")
 
 
+def check_type(name: str, value: object, kind: type) -> None:
+    """Refuse an argument that is not what it is declared to be: not every caller has a type checker."""
+    if not isinstance(value, kind):
+        raise OptionError(f"{name} takes a value of type {kind.__name__}, not {value!r}")
+
+
 def did_you_mean(name: str, valid: "Iterable[str]") -> str:
     """The end of an 'is unknown' line: the nearest valid name, or all of them when none is near."""
     names = sorted(valid)

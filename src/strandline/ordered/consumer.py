@@ -20,13 +20,13 @@ import pyarrow as pa
 
 from strandline.clock import Clock, SystemClock
 from strandline.core.ordering import END_OF_TIME, Ordering
-from strandline.errors import OffsetOutOfRange, OptionError, did_you_mean
+from strandline.errors import OffsetOutOfRange, OptionError, check_type, did_you_mean
 from strandline.kafka.cluster import ISOLATIONS, PATIENCE, Cluster, refuse_unused
 from strandline.kafka.group import Group
 from strandline.kafka.partition import Partition
 from strandline.ordered.merge import Merge, Part, check_buffer
 from strandline.ordered.reading import Loss, Rules
-from strandline.ordered.starts import Range, Topic, is_a, milliseconds, refuse_twice, resolve
+from strandline.ordered.starts import LONGEST_AGO, Range, Topic, is_a, milliseconds, refuse_twice, resolve
 from strandline.units import nanos
 
 POLL_WITHIN = 1.0
@@ -69,8 +69,14 @@ class AsyncOrderedConsumer:
     ) -> None:
         if not topics:
             raise OptionError("no topic to read")
-        if is_a(topics, str) or not all(is_a(topic, Topic) for topic in topics):
+        if is_a(topics, str) or not is_a(topics, Sequence) or not all(is_a(topic, Topic) for topic in topics):
             raise OptionError(f"topics are a list such as [Topic('events', Earliest())], not {topics!r}")
+        if not is_a(settings, Mapping):
+            raise OptionError("settings are a mapping such as {'bootstrap.servers': '127.0.0.1:9092'}")
+        check_type("batch_rows", batch_rows, int)
+        check_type("buffer_bytes", buffer_bytes, int)
+        if cutoff is not None:
+            check_type("cutoff", cutoff, datetime)
         if batch_rows < 1:
             raise OptionError(f"batch_rows is {batch_rows}; a batch has at least one row")
         check_buffer(buffer_bytes)
@@ -82,9 +88,11 @@ class AsyncOrderedConsumer:
             ("on_missing", on_missing, ("earliest", "error")),
         ):
             if value not in valid:
-                raise OptionError(f"{name} is '{value}'; {did_you_mean(value, valid)}")
-        if min(idle_after, max_ahead, start_within) < timedelta(0):
-            raise OptionError("idle_after, max_ahead and start_within are not negative")
+                raise OptionError(f"{name} is '{value}'; {did_you_mean(str(value), valid)}")
+        for name, span in (("idle_after", idle_after), ("max_ahead", max_ahead), ("start_within", start_within)):
+            check_type(name, span, timedelta)
+            if not timedelta(0) <= span <= LONGEST_AGO:
+                raise OptionError(f"{name} is {span}; it takes 0 to {LONGEST_AGO.days} days")
         refuse_twice(topic.name for topic in topics)
         self._settings = dict(settings)
         self._topics = list(topics)
