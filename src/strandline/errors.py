@@ -4,7 +4,8 @@
     ├── UsageError                     the caller's doing; a command exits 2
     │   ├── OptionError                an option that does not exist or does not fit
     │   └── ConfigError                a configuration file that cannot be used, with the place in the file
-    ├── OutputLost                     standard output that takes no more: nobody reads it, or its disk is full
+    ├── OutputLost                     standard output that takes no more, such as on a full disk
+    │   └── OutputClosed               nobody reads it any more
     ├── CannotImport                   captured traffic that cannot be read, with its place
     ├── PositionError                  a position registered out of order with a frontier
     ├── NotOurs                        a record of a partition that is not assigned to us
@@ -69,6 +70,13 @@ class ConfigError(UsageError):
 
 class OutputLost(StrandlineError):
     """Standard output that takes no more."""
+
+
+class OutputClosed(OutputLost):
+    """Nobody reads standard output any more."""
+
+    def __init__(self) -> None:
+        super().__init__("nobody reads the output any more")
 
 
 class CannotImport(StrandlineError):
@@ -264,6 +272,12 @@ class StartCancelled(StackError):
 
     def __init__(self) -> None:
         super().__init__("stopped before the servers were ready")
+
+
+def check_type(name: str, value: object, kind: type) -> None:
+    """Refuse an argument that is not what it is declared to be: not every caller has a type checker."""
+    if not isinstance(value, kind):
+        raise OptionError(f"{name} takes a value of type {kind.__name__}, not {value!r}")
 
 
 def did_you_mean(name: str, valid: "Iterable[str]") -> str:

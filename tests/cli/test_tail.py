@@ -81,6 +81,7 @@ def test_a_pipe_gets_one_line_a_record_in_order_and_stderr_the_summary(kafka: Ka
         (["--from", "2026-01-01T00:00:04Z", "--until", "2026-01-01T01:00:07+01:00"], 4, 7),
         (["--until", "2026-01-01T00:00:00Z"], 0, 0),
         (["--until", "live"], 0, 10),
+        (["--until", "now"], 0, 10),
         (["--until", "-1h"], 0, 10),
         (["--from", "-1h"], 10, 10),
         (["--from=-36500d"], 0, 10),
@@ -256,6 +257,24 @@ def test_what_the_broker_has_deleted_is_named(kafka: KafkaCluster) -> None:
     assert len(told) == 2
 
 
+def test_a_damaged_batch_is_an_error_or_named_and_passed_over(kafka: KafkaCluster) -> None:
+    create_topic(kafka.address, "tail-damaged")
+    for number in range(3):
+        produce(kafka.address, "tail-damaged", [(0, DAY + number, f"value-{number}".encode())])
+    (segment,) = Path(kafka.directory, "broker-1", "tail-damaged-0").glob("*.log")
+    segment.write_bytes(segment.read_bytes().replace(b"value-1", b"value-!"))
+    refused = tail(kafka, "tail-damaged")
+    assert refused.returncode == 1
+    summary, error = refused.stderr.splitlines(keepends=True)
+    assert SUMMARY.fullmatch(summary)
+    assert error == "strandline: the record batch at offset 1 of tail-damaged/0: its checksum differs\n"
+    skipped = tail(kafka, "tail-damaged", "--on-corrupt", "skip")
+    assert [line.split("\t")[3] for line in skipped.stdout.splitlines()] == ["value-0", "value-2"]
+    loss, summary = skipped.stderr.splitlines()
+    assert loss.startswith("strandline: offsets 1 to 1 of tail-damaged/0 are lost: the batch is corrupt")
+    assert summary.endswith("; ranges of offsets lost, named above: 1")
+
+
 def test_the_address_may_come_from_the_environment_or_a_file(kafka: KafkaCluster, tide: str, tmp_path: Path) -> None:
     env = {**os.environ, "STRANDLINE_KAFKA": kafka.address}
     assert keys(run_strandline("tail", tide, env=env)) == all_keys()
@@ -268,7 +287,7 @@ def test_the_address_may_come_from_the_environment_or_a_file(kafka: KafkaCluster
     ("arguments", "line"),
     [
         ([], "no topic to read: strandline tail TOPIC"),
-        (["t", "t"], "a topic is named twice"),
+        (["t", "t"], "topic 't' is named twice"),
         (["t", "--from", "erliest"], "'erliest' is no start; did you mean 'earliest'?"),
         (["t", "--from", "2026-01-01"], "'2026-01-01' has no time zone"),
         (["t", "--until", "never"], "'never' is no end"),
@@ -284,6 +303,7 @@ def test_the_address_may_come_from_the_environment_or_a_file(kafka: KafkaCluster
         (["t", "--set", "hunter2"], "--set takes name=value"),
         (["t", "--kafka", "nowhere:port"], "'bootstrap.servers': 'nowhere:port' is not host:port"),
         (["t", "--kafka-config", "/nowhere"], "/nowhere: cannot be read: No such file or directory"),
+        (["t", "--on-corrupt", "ignore"], 'Invalid value "ignore" for --on-corrupt. Choose from: "error", "skip".'),
         (["t", "--folow"], "Unknown option: --folow. Did you mean --follow?"),
     ],
 )
@@ -336,14 +356,30 @@ def test_arrow_is_not_for_a_terminal(kafka: KafkaCluster, tide: str) -> None:
 
 
 @pytest.mark.parametrize("format_", ["text", "jsonl", "arrow"])
-def test_output_that_nobody_reads_any_more_is_one_line(kafka: KafkaCluster, tide: str, format_: str) -> None:
+def test_whoever_stops_to_read_the_output_has_seen_enough(kafka: KafkaCluster, tide: str, format_: str) -> None:
     command = [*TAIL, "--kafka", kafka.address, tide, "--format", format_]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.close()
         assert process.stderr is not None
         told = process.stderr.read()
-    assert (process.returncode, told) == (1, "strandline: nobody reads the output any more\n")
+    assert (process.returncode, told) == (0, "")
+
+
+def test_after_an_error_the_summary_tells_how_much_was_read(kafka: KafkaCluster, tide: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [*TAIL, "--kafka", kafka.address, tide]
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT, check=False)
+    assert result.returncode == 1
+    summary, error = result.stderr.splitlines(keepends=True)
+    assert SUMMARY.fullmatch(summary)
+    assert error == "strandline: cannot write to standard output: No space left on device\n"
+
+
+def test_a_partition_that_is_not_there_is_told(kafka: KafkaCluster, tide: str) -> None:
+    result = tail(kafka, tide, "--where", "partition=99")
+    line = "strandline: --where partition=99: there is no such partition; the highest is 1\n"
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", line)
 
 
 def test_a_second_ctrl_c_does_not_wait_for_who_does_not_read(kafka: KafkaCluster) -> None:
@@ -358,5 +394,7 @@ def test_a_second_ctrl_c_does_not_wait_for_who_does_not_read(kafka: KafkaCluster
         while not told:
             process.send_signal(signal.SIGINT)
             told = bool(select.select([process.stderr], [], [], 0.5)[0])
-        assert process.stderr.read() == "strandline: interrupted\n"
+        summary, interrupted = process.stderr.read().splitlines(keepends=True)
+        assert SUMMARY.fullmatch(summary)
+        assert interrupted == "strandline: interrupted\n"
     assert process.returncode == 1

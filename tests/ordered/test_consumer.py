@@ -1,7 +1,11 @@
 """Where reading starts, what is live, commits, faults of the input, and what other libraries make of a batch."""
 
 import asyncio
+import math
+import re
 import socket
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -251,22 +255,41 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     ("settings", "problem"),
     [
         ({}, "'bootstrap.servers' is missing"),
+        ({"bootstrap.servers": ["127.0.0.1:1"]}, "'bootstrap.servers' takes a value of type str"),
+        ("127.0.0.1:1", "settings are a mapping such as"),
         ({"bootstrap.servers": "127.0.0.1:port"}, "'127.0.0.1:port' is not host:port"),
         ({"bootstrap.servers": "127.0.0.1:1", "security.protocol": "magic"}, "security.protocol"),
         ({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "sesion.timeout.ms": "5"}, "sesion.timeout.ms"),
         ({"bootstrap.servers": "127.0.0.1:1", "auto.ofset.reset": "latest"}, "auto.ofset.reset"),
     ],
 )
-def test_wrong_settings_are_refused_by_name(settings: dict[str, str], problem: str) -> None:
+def test_wrong_settings_are_refused_by_name(settings: Any, problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
         OrderedConsumer(settings, [Topic("t")])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("batch_rows", "5", "batch_rows takes a value of type int, not '5'"),
+        ("buffer_bytes", 2.5, "buffer_bytes takes a value of type int, not 2.5"),
+        ("cutoff", "2026-01-01", "cutoff takes a value of type datetime, not '2026-01-01'"),
+        ("idle_after", 5, "idle_after takes a value of type timedelta, not 5"),
+        ("max_ahead", timedelta.max, "it takes 0 to 36525 days"),
+        ("start_within", timedelta(-1), "start_within is -1 day, 0:00:00; it takes 0 to 36525 days"),
+        ("on_corrupt", None, "on_corrupt is 'None'"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_name(name: str, value: Any, problem: str) -> None:
+    with pytest.raises(OptionError, match=problem):
+        OrderedConsumer({"bootstrap.servers": "127.0.0.1:1"}, [Topic("t")], **{name: value})
 
 
 def test_wrong_arguments_are_refused() -> None:
     settings = {"bootstrap.servers": "127.0.0.1:1"}
     with pytest.raises(OptionError, match="no topic to read"):
         OrderedConsumer(settings, [])
-    with pytest.raises(OptionError, match="a topic is named twice"):
+    with pytest.raises(OptionError, match="topic 't' is named twice"):
         OrderedConsumer(settings, [Topic("t"), Topic("t", Latest())])
     with pytest.raises(OptionError, match="batch_rows is 0"):
         OrderedConsumer(settings, [Topic("t")], batch_rows=0)
@@ -283,7 +306,7 @@ def test_wrong_arguments_are_refused() -> None:
     for wrong in (3, "", "no name"):
         with pytest.raises(OptionError, match="is not the name of a topic"):
             Topic(wrong)
-    for wrong in ("t", ["t"]):
+    for wrong in ("t", ["t"], Topic("t"), (Topic(name) for name in "tu")):
         with pytest.raises(OptionError, match="topics are a list such as"):
             OrderedConsumer(settings, wrong)
     wrong = "latest"
@@ -362,6 +385,16 @@ def test_a_poll_that_is_given_up_loses_no_row_and_commits_none(kafka: KafkaClust
     assert asyncio.run(read()) == [f"{n}".encode() for n in range(100)]
 
 
+@pytest.mark.parametrize("timeout", [math.nan, math.inf, -1, 86_401, "1", None])
+def test_a_poll_waits_for_a_number_of_seconds(kafka: KafkaCluster, hundred: str, timeout: Any) -> None:
+    problem = re.escape(f"poll takes 0 to 86,400 seconds, not {timeout!r}")
+    with (
+        OrderedConsumer(kafka.settings(), [Topic(hundred)]) as consumer,
+        pytest.raises(OptionError, match=problem),
+    ):
+        consumer.poll(timeout)
+
+
 def test_whoever_polls_a_consumer_that_is_closed_is_told(kafka: KafkaCluster, hundred: str) -> None:
     async def read() -> None:
         consumer = await AsyncOrderedConsumer(kafka.settings(), [Topic(hundred, Latest())]).start()
@@ -372,6 +405,17 @@ def test_whoever_polls_a_consumer_that_is_closed_is_told(kafka: KafkaCluster, hu
             await poll
 
     asyncio.run(read())
+
+
+def test_a_consumer_that_nobody_closes_is_silent_when_python_ends(kafka: KafkaCluster, hundred: str) -> None:
+    code = (
+        "import sys; from strandline.ordered import OrderedConsumer, Topic\n"
+        "consumer = OrderedConsumer({'bootstrap.servers': sys.argv[1]}, [Topic(sys.argv[2])])\n"
+        "print(sum(batch.num_rows for batch in consumer.until_live()))"
+    )
+    command = [sys.executable, "-c", code, kafka.address, hundred]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "100\n", "")
 
 
 def test_a_consumer_leaves_nothing_open(kafka: KafkaCluster, hundred: str) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from strandline.errors import OptionError
 from strandline.ordered import Ago, AtTime, Committed, Earliest, Latest, StartAt
-from strandline.ordered.words import EndAt, Live, cutoff, parse_end, parse_start
+from strandline.ordered.words import GROUP_STARTS, EndAt, Live, cutoff, parse_end, parse_start
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -30,13 +30,13 @@ NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
     ],
 )
 def test_a_start_is_a_word_a_span_back_or_a_time(text: str, start: StartAt) -> None:
-    assert parse_start(text) == start
+    assert parse_start(text, GROUP_STARTS) == start
 
 
 @pytest.mark.parametrize(
     ("text", "end", "time"),
     [
-        ("live", Live(), None),
+        *((word, Live(), None) for word in ("live", "latest", "now")),
         ("-1h", Ago(timedelta(hours=1)), NEW_YEAR - timedelta(hours=1)),
         ("2026-01-01T00:00:00Z", AtTime(NEW_YEAR), NEW_YEAR),
     ],
@@ -52,7 +52,8 @@ def test_an_end_is_live_a_span_back_or_a_time(text: str, end: EndAt, time: datet
         ("erliest", "'erliest' is no start; did you mean 'earliest'?"),
         ("1h", "'1h' is no start; did you mean '-1h'?"),
         ("2026-1-1", "'2026-1-1' is no start; did you mean '2026-01-01T00:00:00Z'?"),
-        ("@", "'@' is no start; valid are -1h, 2026-01-01T00:00:00Z, committed, earliest, latest"),
+        ("@", "'@' is no start; valid are -1h, 2026-01-01T00:00:00Z, earliest, latest"),
+        ("committed", "'committed' is no start"),
         ("live", "'live' is no start"),
         ("", "'' is no start"),
         ("2026-01-01", "'2026-01-01' has no time zone; write 2026-01-01T00:00:00Z"),
@@ -65,9 +66,14 @@ def test_what_is_no_start_is_refused_with_what_to_write(text: str, problem: str)
     assert problem in str(caught.value)
 
 
-def test_an_end_is_no_start() -> None:
-    with pytest.raises(OptionError, match="'latest' is no end; valid are -1h, 2026-01-01T00:00:00Z, live"):
-        parse_end("latest")
+def test_what_is_no_start_where_a_group_commits_is_refused_with_its_word_too() -> None:
+    with pytest.raises(OptionError, match="valid are -1h, 2026-01-01T00:00:00Z, committed, earliest, latest"):
+        parse_start("@", GROUP_STARTS)
+
+
+def test_a_start_is_no_end() -> None:
+    with pytest.raises(OptionError, match="'earliest' is no end; did you mean 'latest'"):
+        parse_end("earliest")
 
 
 @given(st.datetimes(timezones=st.integers(-840, 840).map(lambda m: timezone(timedelta(minutes=m)))))

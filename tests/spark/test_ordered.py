@@ -6,7 +6,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -119,6 +119,8 @@ def test_headers_and_nulls_reach_spark(spark: SparkSession, kafka: KafkaCluster)
         ({"topcis": "t"}, "option 'topcis' is unknown; did you mean 'topics'?"),
         ({"slices": "0"}, "option 'slices' is '0'; it takes a whole number above 0"),
         ({"start": "erliest"}, "did you mean 'earliest'"),
+        ({"start": "@"}, "'@' is no start; valid are -1h, 2026-01-01T00:00:00Z, earliest, latest"),
+        ({"topics": "t,t"}, "topic 't' is named twice"),
         ({"start": "committed"}, "Spark keeps the position in its checkpoint"),
         ({"kafka.acks": "1"}, "option 'kafka.acks' is unknown"),
         ({"maxSpanPerEpoch": "5 days"}, "it takes a time such as"),
@@ -134,17 +136,35 @@ def test_wrong_options_are_refused(
     assert problem in str(caught.value)
 
 
+def test_a_stream_takes_no_end(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path) -> None:
+    for end in ("latest", "2026-01-01T00:00:00Z"):
+        with pytest.raises(PySparkException, match="option 'end' is for a batch; a stream has none"):
+            streamed(spark, kafka, "t", tmp_path, end=end)
+
+
 def test_an_unknown_topic_is_named(spark: SparkSession, kafka: KafkaCluster) -> None:
     with pytest.raises(PySparkException, match="has no topic 'nowhere'"):
         reading(spark, kafka, "nowhere").count()
 
 
-def streamed(spark: SparkSession, kafka: KafkaCluster, topic: str, directory: Path, **options: str) -> list[list[Row]]:
-    """All that is available now, epoch by epoch, in the order in which Spark has the rows."""
+def streamed(
+    spark: SparkSession,
+    kafka: KafkaCluster,
+    topic: str,
+    directory: Path,
+    act: Callable[[list[Row]], object] = len,
+    /,
+    **options: str,
+) -> list[list[Row]]:
+    """All that is available now, epoch by epoch, in the order in which Spark has the rows; `act` may fail an epoch."""
     found: dict[int, list[Row]] = {}
+
+    def take(frame: DataFrame, epoch: int) -> None:
+        found[epoch] = frame.collect()
+        act(found[epoch])
+
     source = spark.readStream.format("kafka_ordered").option("kafka.bootstrap.servers", kafka.address)
-    writer = source.option("topics", topic).options(**options).load().writeStream
-    writer = writer.foreachBatch(lambda frame, epoch: found.__setitem__(epoch, frame.collect()))
+    writer = source.option("topics", topic).options(**options).load().writeStream.foreachBatch(take)
     query = writer.option("checkpointLocation", str(directory)).trigger(availableNow=True).start()
     assert query.awaitTermination(int(TIMEOUT))
     return [found[epoch] for epoch in sorted(found)]
@@ -185,6 +205,30 @@ def test_a_stream_goes_on_from_its_checkpoint_and_marks_what_is_late(
         (b"just", False),
         (b"new", False),
     ]
+
+
+@pytest.mark.parametrize(("start", "first"), [("earliest", 0), ("latest", 10)])
+def test_a_stream_that_fails_in_its_first_epoch_reads_that_one_again(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, start: str, first: int
+) -> None:
+    topic = f"spark-first-{start}"
+    create_topic(kafka.address, topic, 2)
+    produce(kafka.address, topic, [(n % 2, DAY + n, f"{n}".encode()) for n in range(10)])
+    seen: list[Row] = []
+
+    def fail(rows: list[Row]) -> None:
+        seen.extend(rows)
+        raise ZeroDivisionError
+
+    with pytest.raises(PySparkException, match="ZeroDivisionError"):
+        streamed(spark, kafka, topic, tmp_path, fail, start=start)
+    assert [path.name for path in (tmp_path / "offsets").glob("[0-9]*")] == ["0"]
+    assert not has_done(tmp_path / "commits", 1)
+    produce(kafka.address, topic, [(n % 2, DAY + n, f"{n}".encode()) for n in range(10, 20)])
+    # Where the first epoch starts is not in the checkpoint. Spark asks again, and by now the latest is another.
+    epochs = streamed(spark, kafka, topic, tmp_path, start="latest")
+    assert epochs[0] == seen
+    assert [int(row.value) for epoch in epochs for row in epoch] == list(range(first, 20))
 
 
 def test_a_partition_that_is_added_is_read_by_a_running_stream(
@@ -231,12 +275,12 @@ def test_a_stream_that_is_killed_goes_on_with_nothing_lost_and_nothing_twice(
     out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
     command = [sys.executable, "-c", STREAM, kafka.address, mixed, str(out), str(checkpoint)]
     commits = checkpoint / "commits"
-    for kill_after in (1, 3):
+    for log, count in (("offsets", 1), ("commits", 2)):  # in the first epoch, and after some
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
         try:
-            wait_for(partial(has_done, commits, kill_after), "some epochs are done")
+            wait_for(partial(has_done, checkpoint / log, count), "some epochs are done")
         finally:
             kill_tree(process)
     subprocess.run(command, capture_output=True, timeout=3 * TIMEOUT, check=True)
@@ -246,8 +290,8 @@ def test_a_stream_that_is_killed_goes_on_with_nothing_lost_and_nothing_twice(
     assert len(list(commits.glob("[0-9]*"))) >= len(expected) // 3000
 
 
-def has_done(commits: Path, epochs: int) -> bool:
-    return commits.exists() and len(list(commits.glob("[0-9]*"))) >= epochs
+def has_done(log: Path, epochs: int) -> bool:
+    return log.exists() and len(list(log.glob("[0-9]*"))) >= epochs
 
 
 def kill_tree(process: "subprocess.Popen[bytes]") -> None:

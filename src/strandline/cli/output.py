@@ -5,7 +5,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from strandline.errors import OutputLost
+from strandline.errors import OutputClosed, OutputLost
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -16,7 +16,7 @@ class _Guarded(io.FileIO):
         try:
             return super().write(data)
         except BrokenPipeError as error:
-            raise OutputLost("nobody reads the output any more") from error
+            raise OutputClosed from error
         except OSError as error:
             raise OutputLost(f"cannot write to standard output: {error.strerror}") from error
 

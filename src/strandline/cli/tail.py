@@ -6,20 +6,21 @@ import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import pyarrow as pa
 from cyclopts import Parameter
 
+from strandline.cli.output import discard_output
 from strandline.cli.progress import ProgressLine, progress_line, summary
 from strandline.cli.settings import kafka_settings
 from strandline.cli.signals import on_stop_request
 from strandline.cli.sinks import Sink, sink_for
 from strandline.clock import SystemClock
-from strandline.errors import OptionError, OutputLost
+from strandline.errors import OptionError, OutputClosed, OutputLost
 from strandline.ordered import Committed, OrderedConsumer, Topic
 from strandline.ordered.where import Where
-from strandline.ordered.words import cutoff, parse_end, parse_start
+from strandline.ordered.words import GROUP_STARTS, cutoff, parse_end, parse_start
 from strandline.units import Nanos
 
 # A person is waiting. What a broker that has just been started needs, and no more.
@@ -44,6 +45,7 @@ def tail(
     settings: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = (),
     group: str | None = None,
     commit: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    on_corrupt: Literal["error", "skip"] = "error",
 ) -> None:
     """Print records of Kafka topics in the order of their time, across all partitions.
 
@@ -56,10 +58,10 @@ def tail(
         nothing, earliest), a span back from now such as -90s, -15m, -1h or -2d, or a time with its zone such as
         2026-01-01T00:00:00Z.
     until
-        Where to end: `live` (the default: the end of each partition as it is at the start), or before a time or a span
-        back from now, as for --from. A record counts as no earlier than those before it in its partition, so each
-        partition ends before its first record at or after that time; a time more than an hour ahead of now does not
-        count. Ends at live at the latest.
+        Where to end: `live` (the default: the end of each partition as it is at the start; also `latest` and `now`), or
+        before a time or a span back from now, as for --from. A record counts as no earlier than those before it in its
+        partition, so each partition ends before its first record at or after that time; a time more than an hour ahead
+        of now does not count. Ends at live at the latest.
     follow
         Go on with what comes after that, until Ctrl-C.
     where
@@ -91,12 +93,14 @@ def tail(
     commit
         Commit for the group what has been printed, once it is written and flushed (with parquet: once its file is
         complete). Records that --where leaves out count as printed.
+    on_corrupt
+        What a damaged batch of records does: `error` ends the command, `skip` tells its offsets and goes on.
     """
     if not topics:
         raise OptionError("no topic to read: strandline tail TOPIC")
     if follow and until is not None:
         raise OptionError("--follow goes on until Ctrl-C; leave out --until")
-    begin, end = parse_start(start), parse_end("live" if until is None else until)
+    begin, end = parse_start(start, GROUP_STARTS), parse_end("live" if until is None else until)
     conditions = Where.parse(where)
     reach = kafka_settings(os.environ, kafka_config, settings, kafka, group)
     if (commit or isinstance(begin, Committed)) and not reach.get("group.id"):
@@ -114,11 +118,20 @@ def tail(
             cutoff=cutoff(end, datetime.now(UTC)),
             # Of what is looked through little is printed, so that more may come at a time.
             batch_rows=max(sink.batch_rows, SEARCH_ROWS) if where else sink.batch_rows,
+            on_corrupt=on_corrupt,
             start_within=START_WITHIN,
         )
         with consumer:
             stop.is_at_once = False
+            _check_partitions(conditions, consumer)
             _Copy(consumer, conditions, sink, follow=follow, commit=commit).run(stop)
+
+
+def _check_partitions(where: Where, consumer: OrderedConsumer) -> None:
+    """Refuse conditions on partitions that no topic has."""
+    numbers = consumer.partitions()["partition"].to_pylist()
+    for number in where.partitions - set(numbers):
+        raise OptionError(f"--where partition={number}: there is no such partition; the highest is {max(numbers)}")
 
 
 class _Stop:
@@ -158,16 +171,20 @@ class _Copy:
         self._reached: int | None = None
 
     def run(self, stop: _Stop) -> None:
-        """Until the end, or until asked to stop."""
+        """Until the end, or until asked to stop, or until whoever reads has seen enough, as `head` has."""
         try:
             with self._sink:
                 while not stop.is_asked and (self._follow or not self._consumer.is_live):
                     self._step()
-        finally:
+            self._commit()
+        except OutputClosed:
             self._progress.clear()
-        self._commit()
-        self._tell_losses()
-        _say(summary(self._read, self._kept, self._seconds(), self._told))
+            discard_output()
+        except BaseException:
+            self._tell_end()
+            raise
+        else:
+            self._tell_end()
 
     def _step(self) -> None:
         batch = self._consumer.poll(POLL_WITHIN)
@@ -193,6 +210,11 @@ class _Copy:
             self._consumer.commit()
             self._committed = self._read
             self._committed_at = clock.monotonic()
+
+    def _tell_end(self) -> None:
+        self._progress.clear()
+        self._tell_losses()
+        _say(summary(self._read, self._kept, self._seconds(), self._told))
 
     def _tell_losses(self) -> None:
         losses = self._consumer.losses

@@ -32,6 +32,7 @@ from strandline.errors import (
     Moved,
     OptionError,
     UnknownTopic,
+    check_type,
     did_you_mean,
 )
 from strandline.kafka import security
@@ -128,7 +129,9 @@ class Cluster:
     """Opens nothing until it is asked something."""
 
     def __init__(self, settings: Mapping[str, object]) -> None:
-        self.address = str(settings.get("bootstrap.servers", ""))
+        servers = settings.get("bootstrap.servers") or ""
+        check_type("'bootstrap.servers'", servers, str)
+        self.address = str(servers)
         self._seeds = [_host_and_port(part) for part in self.address.split(",") if part.strip()]
         if not self._seeds:
             raise OptionError("'bootstrap.servers' is missing: host:port of one or more brokers, commas between")

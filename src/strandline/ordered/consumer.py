@@ -12,6 +12,7 @@ After that (`is_live`), rows are still merged by time, but none waits longer tha
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from numbers import Real
 from types import TracebackType
 from typing import Literal, Self
 
@@ -19,16 +20,17 @@ import pyarrow as pa
 
 from strandline.clock import Clock, SystemClock
 from strandline.core.ordering import END_OF_TIME, Ordering
-from strandline.errors import OffsetOutOfRange, OptionError, did_you_mean
+from strandline.errors import OffsetOutOfRange, OptionError, check_type, did_you_mean
 from strandline.kafka.cluster import ISOLATIONS, PATIENCE, Cluster, refuse_unused
 from strandline.kafka.offsets import GroupOffsets
 from strandline.kafka.partition import Partition
 from strandline.ordered.merge import Merge, Part, check_buffer
 from strandline.ordered.reading import Loss, Rules
-from strandline.ordered.starts import Range, Topic, is_a, milliseconds, resolve
+from strandline.ordered.starts import LONGEST_AGO, Range, Topic, is_a, milliseconds, refuse_twice, resolve
 from strandline.units import nanos
 
 POLL_WITHIN = 1.0
+LONGEST_POLL = timedelta(days=1).total_seconds()
 
 PARTITIONS = pa.schema(
     [
@@ -67,8 +69,14 @@ class AsyncOrderedConsumer:
     ) -> None:
         if not topics:
             raise OptionError("no topic to read")
-        if is_a(topics, str) or not all(is_a(topic, Topic) for topic in topics):
+        if is_a(topics, str) or not is_a(topics, Sequence) or not all(is_a(topic, Topic) for topic in topics):
             raise OptionError(f"topics are a list such as [Topic('events', Earliest())], not {topics!r}")
+        if not is_a(settings, Mapping):
+            raise OptionError("settings are a mapping such as {'bootstrap.servers': '127.0.0.1:9092'}")
+        check_type("batch_rows", batch_rows, int)
+        check_type("buffer_bytes", buffer_bytes, int)
+        if cutoff is not None:
+            check_type("cutoff", cutoff, datetime)
         if batch_rows < 1:
             raise OptionError(f"batch_rows is {batch_rows}; a batch has at least one row")
         check_buffer(buffer_bytes)
@@ -80,11 +88,12 @@ class AsyncOrderedConsumer:
             ("on_missing", on_missing, ("earliest", "error")),
         ):
             if value not in valid:
-                raise OptionError(f"{name} is '{value}'; {did_you_mean(value, valid)}")
-        if min(idle_after, max_ahead, start_within) < timedelta(0):
-            raise OptionError("idle_after, max_ahead and start_within are not negative")
-        if len({topic.name for topic in topics}) < len(topics):
-            raise OptionError("a topic is named twice")
+                raise OptionError(f"{name} is '{value}'; {did_you_mean(str(value), valid)}")
+        for name, span in (("idle_after", idle_after), ("max_ahead", max_ahead), ("start_within", start_within)):
+            check_type(name, span, timedelta)
+            if not timedelta(0) <= span <= LONGEST_AGO:
+                raise OptionError(f"{name} is {span}; it takes 0 to {LONGEST_AGO.days} days")
+        refuse_twice(topic.name for topic in topics)
         self._settings = dict(settings)
         self._topics = list(topics)
         self._cutoff = END_OF_TIME if cutoff is None else milliseconds(cutoff)
@@ -126,6 +135,8 @@ class AsyncOrderedConsumer:
 
     async def poll(self, timeout: float = POLL_WITHIN) -> pa.RecordBatch:
         """The next rows in order as soon as there are any, at most `batch_rows`; none when the time is out."""
+        if not is_a(timeout, Real) or not 0 <= timeout <= LONGEST_POLL:
+            raise OptionError(f"poll takes 0 to {LONGEST_POLL:,.0f} seconds, not {timeout!r}")
         merge = self._running()
         if merge.is_drained and not merge.ordering.is_endless:
             merge.read_beyond_ends()

@@ -1,6 +1,7 @@
 """An event loop in a thread of its own, for callers that have none."""
 
 import asyncio
+import atexit
 from collections.abc import Coroutine
 from threading import Thread
 from typing import Any, TypeVar
@@ -8,6 +9,8 @@ from typing import Any, TypeVar
 from strandline.errors import OptionError
 
 T = TypeVar("T")
+
+CANCEL_WITHIN = 1.0
 
 
 class LoopThread:
@@ -18,6 +21,7 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
+        atexit.register(self._cancel)
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for a coroutine. It is cancelled when the wait is broken off."""
@@ -39,7 +43,21 @@ class LoopThread:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
+            atexit.unregister(self._cancel)
+
+    def _cancel(self) -> None:
+        """Where nobody has closed it, end what runs before Python ends: it would be complained about, task by task."""
+        if self._thread.is_alive():  # which it is not in a forked process
+            self.do(_cancel_tasks())
 
     @property
     def is_closed(self) -> bool:
         return self._loop.is_closed()
+
+
+async def _cancel_tasks() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=CANCEL_WITHIN)

@@ -1,7 +1,8 @@
 """Where to begin: a policy a topic, resolved to an offset for every partition before the first row is read."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -21,6 +22,13 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def is_a(value: object, *types: type) -> bool:
     """Whether a value is what it is declared to be: callers without a type checker write `Latest` for `Latest()`."""
     return isinstance(value, types)
+
+
+def refuse_twice(names: Iterable[str]) -> None:
+    """Refuse a topic that is named more than once."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise OptionError(f"topic '{name}' is named twice")
 
 
 @dataclass(frozen=True, slots=True)

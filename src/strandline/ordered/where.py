@@ -111,6 +111,11 @@ class Where:
         """Read conditions; raises OptionError."""
         return cls(tuple(_parse(text) for text in texts))
 
+    @property
+    def partitions(self) -> frozenset[int]:
+        """The numbers of the partitions that conditions name."""
+        return frozenset(condition.number for condition in self.conditions if isinstance(condition, OfPartition))
+
     def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows that meet all conditions, in the same order."""
         for condition in self.conditions:

@@ -1,14 +1,15 @@
 """Where to begin and where to end, as people write it: `earliest`, `-1h`, `2026-01-01T00:00:00Z`, `live`."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from strandline.errors import OptionError, did_you_mean
 from strandline.ordered.starts import Ago, AtTime, Committed, Earliest, Latest, StartAt
 
-STARTS: dict[str, StartAt] = {"earliest": Earliest(), "latest": Latest(), "committed": Committed()}
+STARTS: dict[str, StartAt] = {"earliest": Earliest(), "latest": Latest()}
+GROUP_STARTS: dict[str, StartAt] = {**STARTS, "committed": Committed()}
 EXAMPLES = ("-1h", "2026-01-01T00:00:00Z")
 SPAN = re.compile(r"-(?P<count>\d+)(?P<unit>ms|s|m|h|d|w)")
 UNITS = {
@@ -30,16 +31,16 @@ class Live:
 
 EndAt = Live | AtTime | Ago
 
-ENDS: dict[str, EndAt] = {"live": Live()}
+ENDS: dict[str, EndAt] = {"live": Live(), "latest": Live(), "now": Live()}
 
 
-def parse_start(text: str) -> StartAt:
-    """Read `earliest`, `latest`, `committed`, a span back from now or a time; raises OptionError."""
-    return STARTS.get(text) or _parse_moment(text, "start", STARTS)
+def parse_start(text: str, words: Mapping[str, StartAt] = STARTS) -> StartAt:
+    """Read one of the words, a span back from now or a time; raises OptionError."""
+    return words.get(text) or _parse_moment(text, "start", words)
 
 
 def parse_end(text: str) -> EndAt:
-    """Read `live`, a span back from now or a time; raises OptionError."""
+    """Read `live`, which is also `latest` and `now`, a span back from now or a time; raises OptionError."""
     return ENDS.get(text) or _parse_moment(text, "end", ENDS)
 
 

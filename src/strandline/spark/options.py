@@ -9,8 +9,8 @@ from strandline.kafka.cluster import ISOLATIONS, NAMES
 from strandline.ordered.epochs import Limits
 from strandline.ordered.merge import check_buffer
 from strandline.ordered.reading import Rules
-from strandline.ordered.starts import Committed, StartAt
-from strandline.ordered.words import LONGEST_SPAN, UNITS, EndAt, Live, parse_end, parse_start
+from strandline.ordered.starts import StartAt, refuse_twice
+from strandline.ordered.words import LONGEST_SPAN, UNITS, EndAt, parse_end, parse_start
 
 KAFKA = "kafka."
 # By their lower-case form, which is how Spark hands them on.
@@ -41,7 +41,7 @@ class SourceOptions:
     settings: Mapping[str, str] = field(repr=False)
     topics: tuple[str, ...]
     start: StartAt
-    end: EndAt
+    end: EndAt | None
     slices: int | None
     rules: Rules
     buffer_bytes: int
@@ -64,18 +64,18 @@ class SourceOptions:
         topics = tuple(topic.strip() for topic in options.get("topics", "").split(",") if topic.strip())
         if not topics:
             raise OptionError("option 'topics' is missing: names of topics, commas between")
-        start = parse_start(options.get("start", "earliest"))
-        if isinstance(start, Committed):
+        refuse_twice(topics)
+        start, end = options.get("start", "earliest"), options.get("end")
+        if start == "committed":
             raise OptionError("option 'start' takes no 'committed': Spark keeps the position in its checkpoint")
-        end = options.get("end", "latest")
         buffer_bytes = _count(options, "bufferBytes") or DEFAULT_BUFFER
         check_buffer(buffer_bytes)
         max_ahead = _span(options, "maxAhead")
         return cls(
             settings=settings,
             topics=topics,
-            start=start,
-            end=Live() if end == "latest" else parse_end(end),
+            start=parse_start(start),
+            end=None if end is None else parse_end(end),
             slices=_count(options, "slices"),
             rules=Rules(
                 ISOLATIONS[_choice(options, "isolation", ("read_committed", "read_uncommitted"))],
@@ -93,8 +93,8 @@ class SourceOptions:
 
     def for_stream(self) -> "SourceOptions":
         """The same, when a stream can do with them."""
-        if not isinstance(self.end, Live):
-            raise OptionError("option 'end' is for a batch; a stream has none")
+        if self.end is not None:
+            raise OptionError("option 'end' is for a batch; a stream has none: leave it out")
         return self
 
 

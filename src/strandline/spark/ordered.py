@@ -107,7 +107,7 @@ class OrderedReader(DataSourceReader):
             topics = [Topic(name, options.start) for name in options.topics]
             ranges = await resolve(cluster, topics, options.rules, now=now, ceiling=ceiling)
             parts = {partition: Part(start=range_.start, end=range_.end) for partition, range_ in ranges.items()}
-            end = cutoff(options.end, now)
+            end = None if options.end is None else cutoff(options.end, now)
             if end is not None:
                 firsts = await Slicer(cluster, parts, options.rules, ceiling).firsts(milliseconds(end))
                 parts = {partition: Part(start=part.start, end=firsts[partition]) for partition, part in parts.items()}

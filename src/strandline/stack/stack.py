@@ -10,7 +10,7 @@ from threading import Event
 from types import TracebackType
 from typing import Self
 
-from strandline.errors import DataRefused, OptionError, StackError, StartCancelled, did_you_mean
+from strandline.errors import DataRefused, OptionError, StackError, StartCancelled, check_type, did_you_mean
 from strandline.stack.data import DataDirectory, open_data
 from strandline.stack.kafka import KafkaCluster, kafka_runtime
 from strandline.stack.kinesis import Kinesis
@@ -43,11 +43,16 @@ class Stack:
     ) -> None:
         if isinstance(only, str):
             raise OptionError(f"the servers of a stack are a list: Stack(['{only}']), not Stack('{only}')")
+        check_type("only", only, Collection)
         for name in only:
             if name not in SERVERS:
-                raise OptionError(f"server '{name}' is unknown; {did_you_mean(name, SERVERS)}")
+                raise OptionError(f"server '{name}' is unknown; {did_you_mean(str(name), SERVERS)}")
         if not only:
             raise OptionError(f"no server to start; valid are {', '.join(SERVERS)}")
+        check_type("kafka_clusters", kafka_clusters, int)
+        check_type("kafka_brokers", kafka_brokers, int)
+        if data is not None:
+            check_type("data", data, Path)
         if not 1 <= kafka_clusters <= MOST_CLUSTERS:
             raise OptionError(
                 f"a stack has 1 to {MOST_CLUSTERS} Kafka clusters (--kafka-clusters), not {kafka_clusters}"
@@ -56,6 +61,8 @@ class Stack:
             raise OptionError(f"a cluster has 1 to {MOST_BROKERS} brokers (--kafka-brokers), not {kafka_brokers}")
         if "kafka" not in only and (kafka_clusters, kafka_brokers) != (1, 1):
             raise OptionError("--kafka-clusters and --kafka-brokers are of no use without the server kafka")
+        if "kafka" not in only and kafka_secure:
+            raise OptionError("kafka_secure is of no use without the server kafka")
         self.kafka: list[KafkaCluster] = []
         self.postgres: Postgres | None = None
         self.kinesis: Kinesis | None = None
