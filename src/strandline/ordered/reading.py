@@ -269,12 +269,14 @@ class Reading:
 
     async def _unpack(self) -> None:
         while True:
-            partition, scanned, expected = await self._to_unpack.get()
-            if scanned.first == self._ordering.position(partition):  # else what came before was put back
-                await self._feed(partition, scanned, self._on_the_way - expected)
-            self._on_the_way -= expected
-            self._busy[partition] -= 1
-            self._notify()
+            await self._unpack_next(*await self._to_unpack.get())
+
+    async def _unpack_next(self, partition: Partition, scanned: Scanned, expected: int) -> None:
+        if scanned.first == self._ordering.position(partition):  # else what came before was put back
+            await self._feed(partition, scanned, self._on_the_way - expected)
+        self._on_the_way -= expected
+        self._busy[partition] -= 1
+        self._notify()
 
     async def _feed(self, partition: Partition, scanned: Scanned, on_the_way: int) -> None:
         """Unpack what there is room for, and read on behind it."""
