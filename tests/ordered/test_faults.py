@@ -1,7 +1,6 @@
 """Brokers that move, die, freeze and come back under a reader: every row once and in order all the same."""
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 
@@ -9,20 +8,13 @@ from strandline.core.retry import Attempts, Policy
 from strandline.errors import AuthenticationFailed, BrokerUnreachable
 from strandline.kafka.cluster import AGAIN
 from strandline.ordered import OrderedConsumer, Topic
-from strandline.stack import KafkaCluster, Stack
+from strandline.stack import KafkaCluster
 from tests.ordered.support import Row, create_topic, inversions, offsets, produce, rows_of
 from tests.support import TIMEOUT
 
 DAY = 1_767_225_600_000
 EACH = 10_000
 SMALL = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[KafkaCluster]:
-    """A cluster of two brokers, for these tests alone: they end its processes."""
-    with Stack(["kafka"], kafka_brokers=2) as stack:
-        yield stack.kafka[0]
 
 
 def fill(cluster: KafkaCluster, topic: str) -> None:

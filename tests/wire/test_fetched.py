@@ -2,13 +2,15 @@
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.errors import CorruptBatch
 from strandline.wire.batches import CONTROL, TRANSACTIONAL
-from strandline.wire.fetched import rows, scan
+from strandline.wire.fetched import rows, rows_within, scan
+from strandline.wire.gather import Gather
 from tests.wire.encoder import Record, batch
 
 PLAIN = -1
@@ -56,6 +58,37 @@ def test_nothing_outside_the_range_is_read_and_nothing_in_it_is_left_out(sizes: 
     scanned = scan(wire, first, end)
     assert scanned.position == min(end, ends[-1])
     assert rows(scanned).offset.tolist() == list(range(first, min(end, ends[-1])))
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.data())
+def test_what_there_is_no_room_for_is_left_and_comes_the_next_time(sizes: list[int], data: st.DataObject) -> None:
+    ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]
+    first = data.draw(st.integers(0, ends[-1] - 1))
+    wire = b"".join(
+        batch(
+            [Record(n, 7 * n, b"key", f"{n}".encode() * 9, ((b"h", None),)) for n in range(end - size, end)],
+            base_offset=end - size,
+            codec=data.draw(st.sampled_from(["none", "zstd"])),
+        )
+        for end, size in zip(ends, sizes, strict=True)
+    )
+    whole = rows(scan(wire, first, ends[-1]))
+    gather = Gather([("t", 0)])
+    found = []
+    position = first
+    while position < ends[-1]:
+        room = data.draw(st.integers(0, 1000))
+        taken = rows_within(scan(wire, position, ends[-1]), room)
+        assert taken.rows.offset.tolist() == list(range(position, taken.position))
+        assert len(taken.rows) == 1 or taken.rows.nbytes <= room
+        if taken.left is not None:
+            assert taken.left[0] == 7 * taken.position
+        back = taken.put_back()
+        assert (len(back.rows), back.position, back.left and back.left[0]) == (0, position, 7 * position)
+        found.append(taken.rows)
+        position = taken.position
+    order = np.zeros(len(whole), dtype=np.int32)
+    assert gather.batch(order, [found]) == gather.batch(order, [[whole]])
 
 
 @pytest.mark.parametrize("end", [5, 12, 49, 50])

@@ -8,8 +8,10 @@ The rules that this file keeps, for everything up to each partition's end as it 
    Rows of equal time leave by partition, in the order of `keys`: one order for one log, however it is read.
 3. A row leaves only when no partition can still bring one that belongs before it: each of them has been read beyond
    that place, or up to its end. A partition of which nothing has been read yet holds everything.
-4. Once the buffer is full, only the partitions that all others wait for are read, and only while nothing can leave.
-   While rows can leave, nothing is read beyond `ahead_bytes`: the buffer is for partitions that wait for each other.
+4. A part of the buffer is shared out evenly, so that however far one partition is ahead, there is room for each of the
+   others. Rows for which there is no room are put back, to be read again. Once the rest of the buffer is full, only the
+   partitions that all others wait for are read, and only while nothing can leave. While rows can leave, nothing is read
+   beyond `ahead_bytes`: the buffer is for partitions that wait for each other.
 
 Beyond those ends, once all that was there at the start has left (`go_live`):
 
@@ -35,6 +37,8 @@ BEFORE_ALL_TIME = -(2**63)
 END_OF_TIME = 2**63 - 1
 NO_END = 2**63 - 1
 START = Nanos(0)
+# One part in so many of the buffer is shared out; the rest is for whoever comes first.
+SHARED_OUT = 4
 
 
 def effective_times(timestamps: Longs, reached: int, ceiling: int) -> Longs:
@@ -71,6 +75,10 @@ class _Partition:
     """The rows that have been read and may not leave yet."""
     held: deque[_Held] = field(default_factory=deque)
     """All rows that have been read, waiting or about to leave."""
+    bytes: int = 0
+    """What those keep."""
+    needs: int = 0
+    """The bytes of its next row, where that was put back."""
 
     @property
     def is_at_its_end(self) -> bool:
@@ -97,6 +105,7 @@ class _Partition:
             count -= gone
             if not first.rows:
                 freed += self.held.popleft().bytes
+        self.bytes -= freed
         return freed
 
 
@@ -124,6 +133,8 @@ class Ordering(Generic[Key]):
         self.ceiling = ceiling
         self.buffer_bytes = buffer_bytes
         self._ahead_bytes = ahead_bytes
+        self.share = buffer_bytes // SHARED_OUT // max(1, len(ranges))
+        """The bytes of the buffer that are kept for each partition."""
         self._cutoff = cutoff
         self._idle_after = idle_after
         self._partitions = {key: _Partition(*range_) for key, range_ in ranges.items()}
@@ -135,25 +146,45 @@ class Ordering(Generic[Key]):
     def feed(self, key: Key, timestamps: Longs, bytes_: int, position: int, now: Nanos = START) -> None:
         """Take rows of a partition, maybe none, with the bytes that they keep and the offset to read next."""
         partition = self._partitions[key]
+        partition.needs = 0
         if len(timestamps):
             times = effective_times(timestamps, partition.reached, self.ceiling)
             partition.reached = int(times[-1])
             partition.is_known = True
             partition.waiting.append(_Rows(times, now))
             partition.held.append(_Held(len(times), bytes_))
+            partition.bytes += bytes_
             self.held_bytes += bytes_
         partition.position = position
         self._notice_live()
+
+    def foresee(self, key: Key, timestamp: int, bytes_: int) -> None:
+        """Note the time and the bytes of a partition's next row, which was seen and put back: there was no room."""
+        partition = self._partitions[key]
+        partition.reached = self._next_time(partition, timestamp)
+        partition.is_known = True
+        partition.needs = bytes_
+
+    def _next_time(self, partition: _Partition, timestamp: int) -> int:
+        return partition.reached if timestamp > self.ceiling else max(partition.reached, timestamp)
+
+    def must_take(self, key: Key, timestamp: int) -> bool:
+        """Whether a partition's next row, of this time, is to be taken also when it is larger than all the room."""
+        if self.is_endless:
+            return self.held_bytes <= self.buffer_bytes  # it waits for no order, and for no other such row
+        others = self._limit_of_order(without=key)
+        time = self._next_time(self._partitions[key], timestamp)
+        return others is not None and (time, self.keys.index(key)) < others
 
     def limit(self, now: Nanos = START) -> Limit | None:
         """The time and partition up to which rows may leave; None while a partition is unknown."""
         return max(filter(None, [self._limit_of_order(), self._limit_of_patience(now)]), default=None)
 
-    def _limit_of_order(self) -> Limit | None:
+    def _limit_of_order(self, without: Key | None = None) -> Limit | None:
         limit = (END_OF_TIME, len(self.keys))
         for number, key in enumerate(self.keys):
             partition = self._partitions[key]
-            if partition.is_at_its_end:
+            if partition.is_at_its_end or key == without:
                 continue
             if not partition.is_known:
                 return None
@@ -203,19 +234,44 @@ class Ordering(Generic[Key]):
         return numbers[np.argsort(np.concatenate(runs), kind="stable")]
 
     def to_read(self, on_the_way: int = 0) -> list[Key]:
-        """The partitions to read on, those that others wait for first, with so many bytes on the way already."""
-        unread = [key for key in self.keys if not self._partitions[key].is_at_its_end]
-        coming = self.held_bytes + on_the_way
-        limit = self._limit_of_order()
-        can_leave = len(self._leaving) > 0 or (limit is not None and self._has_rows_up_to(limit))
-        if coming < (min(self._ahead_bytes, self.buffer_bytes) if can_leave else self.buffer_bytes):
-            return sorted(unread, key=lambda key: self._partitions[key].reached)
-        if can_leave or not unread:
+        """The partitions to read on, the slowest first, with so many bytes on the way; none when the buffer is full."""
+        spare = self._spare(on_the_way)
+        if spare <= 0 or (self.held_bytes + on_the_way >= self._ahead_bytes and self._can_leave()):
             return []
-        # Full, and nothing may leave: what all others wait for is read all the same.
+        slowest = self.awaited()
+        found = [
+            key
+            for key, partition in self._partitions.items()
+            if not partition.is_at_its_end
+            and (partition.needs <= spare + self._reserve(partition) or key in slowest or self.is_endless)
+        ]
+        return sorted(found, key=lambda key: self._partitions[key].reached)
+
+    def awaited(self) -> list[Key]:
+        """The partitions that all others wait for, to be read also when the buffer is full; none while rows leave."""
+        if self._can_leave():
+            return []
+        limit = self._limit_of_order()
         if limit is None:
-            return [key for key in unread if not self._partitions[key].is_known]
-        return [self.keys[limit[1]]]
+            return [key for key, p in self._partitions.items() if not p.is_known and not p.is_at_its_end]
+        return self.keys[limit[1] : limit[1] + 1]
+
+    def room(self, key: Key, on_the_way: int = 0) -> int:
+        """The bytes that more rows of a partition may take, with so many on the way to others."""
+        return max(0, self._spare(on_the_way)) + self._reserve(self._partitions[key])
+
+    def _spare(self, on_the_way: int) -> int:
+        """What is neither taken nor kept for a partition."""
+        kept = sum(self._reserve(partition) for partition in self._partitions.values())
+        return self.buffer_bytes - self.held_bytes - on_the_way - kept
+
+    def _reserve(self, partition: _Partition) -> int:
+        """What is left of a partition's share."""
+        return 0 if partition.is_at_its_end else max(0, self.share - partition.bytes)
+
+    def _can_leave(self) -> bool:
+        limit = self._limit_of_order()
+        return len(self._leaving) > 0 or (limit is not None and self._has_rows_up_to(limit))
 
     def _has_rows_up_to(self, limit: Limit) -> bool:
         waiting = ((number, self._partitions[key].waiting) for number, key in enumerate(self.keys))

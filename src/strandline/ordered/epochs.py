@@ -18,6 +18,7 @@ from strandline.core.slicing import Cut, low_watermark
 from strandline.errors import OffsetOutOfRange
 from strandline.kafka.cluster import EARLIEST, HIGHEST_TIME, LATEST, Cluster, Isolation
 from strandline.kafka.partition import Partition
+from strandline.ordered.index import Indexes
 from strandline.ordered.merge import Part
 from strandline.ordered.reading import Loss, Rules
 from strandline.ordered.slices import Slicer
@@ -54,6 +55,7 @@ class Epochs:
         self._cluster = cluster
         self._topics = topics
         self._rules = rules
+        self._indexes = Indexes(cluster, rules)
 
     async def ends(self) -> dict[Partition, int]:
         """The end of each partition, as far as it may be read now."""
@@ -79,7 +81,8 @@ class Epochs:
         )
         if not unread:
             return start
-        slicer = Slicer(self._cluster, unread, self._rules, ceiling)
+        self._indexes.forget_all_but(unread)
+        slicer = self.slicer(unread, ceiling)
         reached = await slicer.lasts(highest)
         watermark = low_watermark(start.time, reached.values())
         if limits.span is not None:
@@ -91,8 +94,12 @@ class Epochs:
         taken = sum(offset - unread[partition].start for partition, offset in cut.offsets.items())
         if most is not None and taken > most:
             within = {p: replace(part, end=cut.offsets[p]) for p, part in unread.items()}
-            cut = await Slicer(self._cluster, within, self._rules, ceiling).cut_behind(most)
+            cut = await self.slicer(within, ceiling).cut_behind(most)
         return _behind(start, cut, unread, reached, ceiling)
+
+    def slicer(self, parts: Mapping[Partition, Part], ceiling: int) -> Slicer:
+        """Finds rows by time in unread parts; what it reads of headers is kept for the epochs to come."""
+        return Slicer(self._cluster, parts, self._rules, ceiling, self._indexes)
 
     async def _unread(self, start: Position, ends: Mapping[Partition, int]) -> dict[Partition, Part]:
         """What is there to read; a partition that is new from its start."""

@@ -2,20 +2,25 @@
 
 While the batches of one answer are unpacked in a thread, the next fetch is on its way. Where a partition is read on is
 known from the headers of its batches alone.
+
+How large records are once they are unpacked is foreseen. Where that was too little, the rows for which there is no room
+are put back, and are fetched again when there is. So what is held stays within the buffer, and beyond it comes one
+answer at a time: of the partitions that all others wait for.
 """
 
 import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from strandline.clock import Clock
+from strandline.core.foresight import Foresight
 from strandline.core.ordering import NO_END, Ordering
 from strandline.core.retry import Failure, GiveUp, decide
 from strandline.errors import (
@@ -30,14 +35,11 @@ from strandline.errors import (
 from strandline.kafka.cluster import AGAIN, EARLIEST, LATEST, MOVED, PATIENCE, Cluster, Fetched, Isolation
 from strandline.kafka.partition import Partition
 from strandline.units import Nanos, nanos
-from strandline.wire.fetched import Scanned, rows, scan
+from strandline.wire.fetched import Scanned, rows_within, scan
 from strandline.wire.records import Columns
 
 MAX_WAIT = timedelta(milliseconds=500)
 LEAST_OF_A_PARTITION = 64 << 10
-MOST_OF_A_FETCH = 8 << 20
-FIRST_GROWTH = 4.0
-SLOWLY = 0.9
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +79,15 @@ def scan_fetched(fetched: Fetched, end: int, rules: Rules) -> Scanned:
     return scanned
 
 
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """A fetch to be made of a leader."""
+
+    wanted: Mapping[Partition, int]
+    max_bytes: int
+    partition_bytes: int
+
+
 @dataclass(slots=True)
 class _Trouble:
     since: Nanos
@@ -102,9 +113,9 @@ class Reading:
         self._next = {key: ordering.position(key) for key in ordering.keys}
         self._busy: dict[Partition, int] = dict.fromkeys(ordering.keys, 0)
         self._on_the_way = 0
-        self._fetch_bytes = min(MOST_OF_A_FETCH, max(LEAST_OF_A_PARTITION, ordering.buffer_bytes // 8))
-        self._growth = FIRST_GROWTH
-        """How many times as large records are here as in an answer: the bounds are of what we hold."""
+        self._foresight = Foresight(ordering.buffer_bytes)
+        self._is_beyond = False
+        """Whether an answer that may be beyond the buffer is on its way or being unpacked."""
         self._trouble: dict[Partition, _Trouble] = {}
         self._to_unpack: asyncio.Queue[tuple[Partition, Scanned, int]] = asyncio.Queue()
         self._tasks: dict[object, asyncio.Task[None]] = {}
@@ -129,7 +140,7 @@ class Reading:
 
     def wants(self, partition: Partition) -> bool:
         """Whether a partition is read on at the moment, or held back because others are behind."""
-        return partition in self._ordering.to_read(self._on_the_way)
+        return partition in self._ordering.to_read(self._on_the_way) or partition in self._ordering.awaited()
 
     def taken(self) -> None:
         """Tell that rows were taken, so that there is room again."""
@@ -149,59 +160,92 @@ class Reading:
         before.set()
 
     def _read_from_all(self) -> None:
-        for node in self._cluster.nodes:
+        nodes = set(self._cluster.nodes)
+        self._foresight.leaders = len(nodes)
+        for node in nodes:
             if node not in self._tasks:
                 self._run(node, self._read_from(node))
 
     async def _read_from(self, node: int) -> None:
         while True:
             changed = self.changed
-            wanted = self._wanted(node)
-            if not wanted:
+            if ask := self._within(node):
+                await self._read(node, ask)
+            elif ask := self._beyond(node):
+                self._is_beyond = True
+                try:
+                    await self._read(node, ask)
+                    while any(self._busy[partition] for partition in ask.wanted):
+                        await self.changed.wait()
+                finally:
+                    self._is_beyond = False
+                    self._notify()
+            else:
                 await changed.wait()
-                continue
-            reserved = int(self._fetch_bytes * self._growth)
-            self._on_the_way += reserved
-            try:
-                answers = await self._fetch(node, wanted)
-            except (BrokerUnreachable, Moved) as error:
-                await self._look_again(wanted, error)
-                continue
-            finally:
-                self._on_the_way -= reserved
-                self._notify()
-            moved = [fetched for fetched in answers if not await self._take(fetched)]
-            if moved:
-                wanted = {fetched.partition: fetched.asked for fetched in moved}
-                await self._look_again(wanted, Moved(moved[0].partition, moved[0].error.name))
 
-    def _wanted(self, node: int) -> dict[Partition, int]:
-        on_the_way = self._on_the_way + int(self._fetch_bytes * self._growth)
-        is_full = self._ordering.held_bytes + on_the_way >= self._ordering.buffer_bytes
+    def _within(self, node: int) -> _Ask | None:
+        """What to fetch while there is room for it."""
+        max_bytes = self._foresight.to_ask()
+        to_read = self._ordering.to_read(self._on_the_way + self._coming(max_bytes))
+        # What is needed is fetched once ahead.
+        wanted = self._of_leader(node, [partition for partition in to_read if self._busy[partition] <= 1])
+        return _Ask(wanted, max_bytes, max(LEAST_OF_A_PARTITION, max_bytes // len(wanted))) if wanted else None
+
+    def _beyond(self, node: int) -> _Ask | None:
+        """What to fetch although there may be no room for it: little, and from one leader at a time."""
+        if self._is_beyond:
+            return None
+        max_bytes = self._foresight.to_ask()
+        if self._ordering.to_read(self._on_the_way + self._coming(max_bytes)):
+            return None
+        awaited = self._ordering.awaited()
+        wanted = self._of_leader(node, [partition for partition in awaited if not self._busy[partition]])
+        return _Ask(wanted, max_bytes, self._foresight.packed(self._ordering.share)) if wanted else None
+
+    def _of_leader(self, node: int, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return {
             partition: self._next[partition]
-            for partition in self._ordering.to_read(on_the_way)
-            if self._cluster.leader(partition) == node
-            and self._next[partition] < self._end(partition)
-            # Where others have to wait for room, what is needed is fetched once, and else once ahead.
-            and self._busy[partition] <= (0 if is_full else 1)
+            for partition in partitions
+            if self._cluster.leader(partition) == node and self._next[partition] < self._end(partition)
         }
 
-    async def _fetch(self, node: int, wanted: Mapping[Partition, int]) -> list[Fetched]:
-        return await self._cluster.fetch(
-            node,
-            wanted,
-            self._rules.isolation,
-            max_bytes=self._fetch_bytes,
-            partition_bytes=max(LEAST_OF_A_PARTITION, self._fetch_bytes // len(wanted)),
-            max_wait=MAX_WAIT,
-        )
+    def _coming(self, max_bytes: int) -> int:
+        """What a fetch takes of the buffer."""
+        if self._ends is None:
+            # Leaders are waited for side by side, mostly for few records: none may keep another from being asked.
+            return self._foresight.unpacked(max_bytes)
+        return self._foresight.at_most(max_bytes)
+
+    async def _read(self, node: int, ask: _Ask) -> None:
+        """Fetch once, and hand on what comes."""
+        reserved = self._coming(ask.max_bytes)
+        self._on_the_way += reserved
+        try:
+            answers = await self._cluster.fetch(
+                node,
+                ask.wanted,
+                self._rules.isolation,
+                max_bytes=ask.max_bytes,
+                partition_bytes=ask.partition_bytes,
+                max_wait=MAX_WAIT,
+            )
+        except (BrokerUnreachable, Moved) as error:
+            await self._look_again(ask.wanted, error)
+            return
+        finally:
+            self._on_the_way -= reserved
+            self._notify()
+        self._foresight.came(sum(len(fetched.records) for fetched in answers))
+        moved = [fetched for fetched in answers if not await self._take(fetched)]
+        if moved:
+            wanted = {fetched.partition: fetched.asked for fetched in moved}
+            await self._look_again(wanted, Moved(moved[0].partition, moved[0].error.name))
 
     async def _take(self, fetched: Fetched) -> bool:
         """Take what came of a partition; False when its leader must be looked for."""
         partition = fetched.partition
         if fetched.asked != self._next[partition]:
-            return True  # another leader was asked meanwhile, and answered first
+            return True  # another leader has answered first, or what came before was put back
         if fetched.error in MOVED:
             return False
         self._trouble.pop(partition, None)
@@ -216,7 +260,7 @@ class Reading:
     def _hand_on(self, partition: Partition, scanned: Scanned) -> None:
         self._next[partition] = scanned.position
         self._busy[partition] += 1
-        expected = int(scanned.data.nbytes * self._growth)
+        expected = self._foresight.unpacked(scanned.data.nbytes)
         self._on_the_way += expected
         self._to_unpack.put_nowait((partition, scanned, expected))
 
@@ -225,25 +269,42 @@ class Reading:
 
     async def _unpack(self) -> None:
         while True:
-            partition, scanned, expected = await self._to_unpack.get()
-            try:
-                found = await asyncio.to_thread(rows, scanned, skip_corrupt=self._rules.skip_corrupt)
-            except CorruptBatch as error:
-                raise CorruptBatch(error.problem, error.offset, error.next_offset, partition) from None
-            for fault in scanned.corrupt:
+            await self._unpack_next(*await self._to_unpack.get())
+
+    async def _unpack_next(self, partition: Partition, scanned: Scanned, expected: int) -> None:
+        if scanned.first == self._ordering.position(partition):  # else what came before was put back
+            await self._feed(partition, scanned, self._on_the_way - expected)
+        self._on_the_way -= expected
+        self._busy[partition] -= 1
+        self._notify()
+
+    async def _feed(self, partition: Partition, scanned: Scanned, on_the_way: int) -> None:
+        """Unpack what there is room for, and read on behind it."""
+        room = self._ordering.room(partition, on_the_way)
+        try:
+            taken = await asyncio.to_thread(rows_within, scanned, room, skip_corrupt=self._rules.skip_corrupt)
+        except CorruptBatch as error:
+            raise CorruptBatch(error.problem, error.offset, error.next_offset, partition) from None
+        found = taken.rows
+        self._foresight.grew(taken.growth)
+        if found.nbytes > room and len(found) and not self._ordering.must_take(partition, int(found.timestamp[0])):
+            taken = taken.put_back()
+            found = taken.rows
+        for fault in scanned.corrupt:
+            if fault.offset < taken.position:
                 self._lose(Loss(partition, fault.offset, fault.next_offset, f"the batch is corrupt: {fault.problem}"))
-            self._on_the_way -= expected
-            self._busy[partition] -= 1
-            if scanned.data.nbytes:
-                self._growth = max(1.0, SLOWLY * self._growth, found.nbytes / scanned.data.nbytes)
-            if len(found):
-                self.chunks[partition].append(found)
-            now = self._clock.monotonic()
-            self._ordering.feed(partition, found.timestamp, found.nbytes, scanned.position, now)
-            self._notify()
+        if len(found):
+            self.chunks[partition].append(found)
+        self._ordering.feed(partition, found.timestamp, found.nbytes, taken.position, self._clock.monotonic())
+        if taken.left is not None:
+            self._ordering.foresee(partition, *taken.left)
+        if taken.position < scanned.position:
+            self._next[partition] = taken.position
 
     async def _pass_over_missing(self, partition: Partition, asked: int) -> None:
         """Go to the oldest offset that there is, or say that the one asked for is not there."""
+        if self._busy[partition]:
+            return  # what comes before may be put back: then more is missing
         ends = await self._cluster.offsets({partition: LATEST}, Isolation.READ_UNCOMMITTED)
         starts = await self._cluster.offsets({partition: EARLIEST}, Isolation.READ_UNCOMMITTED)
         earliest, latest = starts[partition].offset, ends[partition].offset
@@ -253,7 +314,7 @@ class Reading:
             raise OffsetOutOfRange(partition, asked=asked, earliest=earliest, latest=latest)
         end = min(earliest, self._end(partition))
         self._lose(Loss(partition, asked, end, "the broker has deleted them"))
-        self._hand_on(partition, scan(b"", end, end))
+        self._hand_on(partition, replace(scan(b"", asked, end), position=end))
 
     def _lose(self, loss: Loss) -> None:
         self.losses.append(loss)

@@ -3,13 +3,13 @@
 A broker finds offsets by time fast, but what it finds is a hint. It counts every record from the start of the log on:
 those before our start, those of aborted transactions, and strays far ahead, behind which it finds nothing more. It may
 also miss the first of several records of one time. So a hint for the millisecond before is where we begin to look, and
-the records themselves say where the first row is. Where a hint is none, the headers of all batches are read once.
+the records themselves say where the first row is. Where a hint is none, the headers of all batches are read, once
+(`ordered/index.py`).
 """
 
 import asyncio
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,13 +17,12 @@ from strandline.core.ordering import effective_times
 from strandline.core.slicing import MOST_GUESSES, Cut, cut_within_a_time, even_targets, next_guess
 from strandline.kafka.cluster import HIGHEST_TIME, Cluster, Found
 from strandline.kafka.partition import Partition
+from strandline.ordered.index import LOOK_BYTES, Indexes
 from strandline.ordered.merge import Part
 from strandline.ordered.reading import Rules, scan_fetched
 from strandline.wire.fetched import Scanned, rows
 from strandline.wire.records import Columns
 
-LOOK_BYTES = 64 << 10
-INDEX_BYTES = 4 << 20
 # A slice may have so much more or fewer rows than its share: exact shares would take many more questions.
 TOLERANCE = 0.05
 # The timestamp of a record that has none.
@@ -32,23 +31,23 @@ NO_TIME = -1
 Find = Callable[[int], Awaitable[Mapping[Partition, int]]]
 
 
-@dataclass(slots=True)
-class _Index:
-    """The running maximum of a partition's times, batch by batch."""
-
-    starts: list[int] = field(default_factory=list)
-    reached: list[int] = field(default_factory=list)
-
-
 class Slicer:
     """Finds rows by their effective time in the given parts of a log."""
 
-    def __init__(self, cluster: Cluster, parts: Mapping[Partition, Part], rules: Rules, ceiling: int) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        parts: Mapping[Partition, Part],
+        rules: Rules,
+        ceiling: int,
+        indexes: Indexes | None = None,
+    ) -> None:
         self._cluster = cluster
         self._parts = dict(sorted(parts.items()))
         self._rules = rules
         self._ceiling = ceiling
-        self._indexes: dict[Partition, _Index] = {}
+        self._indexes = Indexes(cluster, rules) if indexes is None else indexes
+        self._running: dict[Partition, tuple[list[int], list[int]]] = {}
 
     @property
     def rows(self) -> int:
@@ -115,7 +114,7 @@ class Slicer:
 
     async def _hints(self, time: int) -> dict[Partition, int]:
         """By partition, an offset not behind the first row that is later than a time, and mostly near it."""
-        asked = {partition: max(0, time) for partition in self._parts if partition not in self._indexes}
+        asked = {partition: max(0, time) for partition in self._parts if partition not in self._running}
         found = await self._cluster.offsets(asked, self._rules.isolation)
         hints = {}
         for partition, part in self._parts.items():
@@ -127,33 +126,17 @@ class Slicer:
                 if offset >= part.start and stamp <= self._ceiling:
                     hints[partition] = min(offset, part.end)
                     continue
-            index = await self._index(partition)
-            place = bisect_left(index.reached, time)
-            hints[partition] = index.starts[place] if place < len(index.starts) else part.end
+            starts, reached = await self._index(partition)
+            place = bisect_right(reached, time)
+            hints[partition] = starts[place] if place < len(starts) else part.end
         return hints
 
-    async def _index(self, partition: Partition) -> _Index:
-        """Read the headers of all batches, once; of those with a stray date, the records."""
-        if partition in self._indexes:
-            return self._indexes[partition]
-        index = _Index()
-        part = self._parts[partition]
-        at, reached = part.start, part.reached
-        while at < part.end:
-            scanned = await self._look(partition, at, INDEX_BYTES)
-            for batch in scanned.chosen:
-                highest = batch.max_timestamp
-                if highest > self._ceiling:
-                    one = Scanned(scanned.data, [batch], part.start, part.end, at, [])
-                    highest = max(
-                        (t for t in self._rows(one).timestamp.tolist() if t <= self._ceiling), default=reached
-                    )
-                reached = max(reached, highest)
-                index.starts.append(max(part.start, batch.base_offset))
-                index.reached.append(reached)
-            at = scanned.position
-        self._indexes[partition] = index
-        return index
+    async def _index(self, partition: Partition) -> tuple[list[int], list[int]]:
+        """Where the batches start, and the effective time reached behind each of them."""
+        if partition not in self._running:
+            part = self._parts[partition]
+            self._running[partition] = await self._indexes.running(partition, part, self._ceiling)
+        return self._running[partition]
 
     async def _look(self, partition: Partition, at: int, max_bytes: int) -> Scanned:
         fetched = await self._cluster.read(partition, at, self._rules.isolation, max_bytes=max_bytes)
@@ -175,8 +158,8 @@ class Slicer:
             look = await self._look(partition, highest.offset, LOOK_BYTES)
             if highest.offset in self._rows(look).offset[:1]:  # else it was aborted
                 return max(part.reached, highest.timestamp)
-        index = await self._index(partition)
-        return index.reached[-1] if index.reached else part.reached
+        _, reached = await self._index(partition)
+        return reached[-1] if reached else part.reached
 
     async def lowest(self) -> int:
         """The effective time of the earliest first row of a partition."""

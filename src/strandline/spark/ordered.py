@@ -111,7 +111,7 @@ class OrderedReader(DataSourceReader):
             if end is not None:
                 firsts = await Slicer(cluster, parts, options.rules, ceiling).firsts(milliseconds(end))
                 parts = {partition: Part(start=part.start, end=firsts[partition]) for partition, part in parts.items()}
-            return await _slices(cluster, parts, options, ceiling)
+            return await _slices(Slicer(cluster, parts, options.rules, ceiling), parts, options, ceiling)
         finally:
             cluster.close()
 
@@ -209,7 +209,7 @@ class _Planner:
         parts, losses = await self._epochs.parts(start, end)
         for loss in losses:
             log.warning("%s", loss)
-        return await _slices(self._cluster, parts, self._options, end.ceiling, start.time)
+        return await _slices(self._epochs.slicer(parts, end.ceiling), parts, self._options, end.ceiling, start.time)
 
     def close(self) -> None:
         self._loop.do(self._close())
@@ -220,13 +220,12 @@ class _Planner:
 
 
 async def _slices(
-    cluster: Cluster,
+    slicer: Slicer,
     parts: Mapping[Partition, Part],
     options: SourceOptions,
     ceiling: int,
     time: int = BEFORE_ALL_TIME,
 ) -> list[InputPartition]:
-    slicer = Slicer(cluster, parts, options.rules, ceiling)
     count = options.slices or max(1, slicer.rows // ROWS_A_SLICE)
     return [Slice(slice_, ceiling, time) for slice_ in sliced(parts, await slicer.cut(count))]
 

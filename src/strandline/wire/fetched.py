@@ -12,7 +12,7 @@ import numpy as np
 from strandline.errors import CorruptBatch
 from strandline.wire.batches import Batch, batches
 from strandline.wire.codecs import Bytes
-from strandline.wire.records import Columns, columns
+from strandline.wire.records import NO_BOUND, Columns, columns_within
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +65,53 @@ def _delivered(found: Iterable[Batch], aborted: Sequence[tuple[int, int]]) -> It
             yield batch
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The first rows of what was brought, as many as there was room for."""
+
+    rows: Columns
+    position: int
+    """Where to read on: behind all that was brought, or at the first row that was left."""
+    left: tuple[int, int] | None
+    """The time and the bytes of that row; None where no row is known to be left."""
+    growth: float
+    """How many times as large records are here as they were packed."""
+
+    def put_back(self) -> "Taken":
+        """The same with no row taken."""
+        row = int(self.rows.timestamp[0]), self.rows.nbytes
+        return replace(self, rows=self.rows.between(0, 0), position=int(self.rows.offset[0]), left=row)
+
+
 def rows(scanned: Scanned, *, skip_corrupt: bool = False) -> Columns:
     """The records within the range that was asked for."""
+    return rows_within(scanned, NO_BOUND, skip_corrupt=skip_corrupt).rows
+
+
+def rows_within(scanned: Scanned, room: int, *, skip_corrupt: bool = False) -> Taken:
+    """The first records within the range that was asked for, in no more than so many bytes; at least one.
+
+    A batch is unpacked as a whole, so that memory for one may be needed beyond that while it is looked at.
+    """
     try:
-        found = columns(scanned.data, scanned.chosen)
+        found, taken = columns_within(scanned.data, scanned.chosen, room)
     except CorruptBatch as error:
         if not skip_corrupt:
             raise
         bad = next(batch for batch in scanned.chosen if batch.base_offset == error.offset)
         scanned.corrupt.append(CorruptBatch(error.problem, bad.base_offset, bad.last_offset + 1))
         rest = [batch for batch in scanned.chosen if batch is not bad]
-        return rows(replace(scanned, chosen=rest), skip_corrupt=True)
-    low, high = np.searchsorted(found.offset, [scanned.first, scanned.end])
-    return found if (low, high) == (0, len(found)) else found.between(int(low), int(high))
+        return rows_within(replace(scanned, chosen=rest), room, skip_corrupt=True)
+    packed = sum(batch.end - batch.start for batch in scanned.chosen[:taken])
+    growth = found.nbytes / packed if packed else 1.0
+    is_all = taken == len(scanned.chosen)
+    position = scanned.position if is_all else max(scanned.first, scanned.chosen[taken].base_offset)
+    low, high = (int(place) for place in np.searchsorted(found.offset, [scanned.first, scanned.end]))
+    if found.nbytes <= room or low == high:
+        return Taken(found.between(low, high), position, None, growth)
+    ends = found.ends
+    fitting = max(low + 1, int(np.searchsorted(ends, ends[low] + room, side="right")) - 1)
+    if fitting >= high:
+        return Taken(found.copied(low, high), position, None, growth)
+    left = int(found.timestamp[fitting]), int(ends[fitting + 1] - ends[fitting])
+    return Taken(found.copied(low, fitting), int(found.offset[fitting]), left, growth)

@@ -19,9 +19,12 @@ from strandline.wire.codecs import Bytes, NoRoom, unpack
 
 OFFSET, TIMESTAMP, KEY_START, KEY_LENGTH, VALUE_START, VALUE_LENGTH, HEADERS_START, HEADERS = FIELDS = range(8)
 NULL = -1
+# Of the table.
+ROW_BYTES = 8 * len(FIELDS)
 # No batch has this time: its records have times of their own.
 OWN_TIME = -(2**63)
 MAX_ARENA_BYTES = 1 << 30
+NO_BOUND = 2**63 - 1
 # The smallest record: a length, attributes, two deltas, two lengths and a count, of a byte each.
 SMALLEST_RECORD = 7
 FIRST_GUESS = 4
@@ -55,6 +58,21 @@ class Columns:
         """What it keeps in memory, all of its arena included."""
         return self.arena.nbytes + self.table.nbytes
 
+    @property
+    def ends(self) -> Longs:
+        """By row, the bytes of it and of all rows before it; 0 first. Only of all rows of an arena."""
+        ends: Longs = np.append(self.table[KEY_START], self.arena.nbytes)
+        ends += np.arange(len(ends)) * ROW_BYTES - ends[0]
+        return ends
+
+    def copied(self, low: int, high: int) -> "Columns":
+        """Some of the rows, on an arena of their own. Only of all rows of an arena."""
+        start = self.table[KEY_START, low]
+        end = self.table[KEY_START, high] if high < len(self) else self.arena.nbytes
+        table = self.table[:, low:high].copy()
+        table[[KEY_START, VALUE_START, HEADERS_START]] -= start
+        return Columns(self.arena[start:end].copy(), table)
+
     def between(self, low: int, high: int) -> "Columns":
         """Some of the rows, on the same arena."""
         return Columns(self.arena, self.table[:, low:high])
@@ -62,8 +80,13 @@ class Columns:
 
 def columns(data: Bytes, chosen: Iterable[Batch]) -> Columns:
     """The records of some of the batches in `data`, in the order given."""
-    taken = [batch for batch in chosen if batch.records]
-    arena, ends = _unpack_all(data, taken)
+    return columns_within(data, list(chosen), NO_BOUND)[0]
+
+
+def columns_within(data: Bytes, chosen: list[Batch], most: int) -> tuple[Columns, int]:
+    """The records of the first batches, until they have so many bytes here; and how many batches those are."""
+    arena, ends = _unpack_all(data, chosen, most)
+    taken = chosen[: len(ends)]
     for batch, start, end in zip(taken, [0, *ends], ends, strict=False):
         if batch.records > (end - start) // SMALLEST_RECORD:
             raise CorruptBatch(f"{batch.records} records in {end - start} bytes", batch.base_offset)
@@ -76,17 +99,21 @@ def columns(data: Bytes, chosen: Iterable[Batch]) -> Columns:
         if bad >= 0:
             raise CorruptBatch(f"its record {bad} is malformed", batch.base_offset)
         at, row = end, row + batch.records
-    return Columns(arena, table)
+    return Columns(arena, table), len(taken)
 
 
-def _unpack_all(data: Bytes, taken: list[Batch]) -> tuple[Bytes, list[int]]:
-    packed = sum(batch.end - batch.start for batch in taken)
-    is_packed = any(batch.codec for batch in taken)
+def _unpack_all(data: Bytes, chosen: list[Batch], most: int) -> tuple[Bytes, list[int]]:
+    """The records of the first batches, unpacked, and where each ends; at least one batch, and none behind the most."""
+    packed = sum(batch.end - batch.start for batch in chosen)
+    is_packed = any(batch.codec for batch in chosen)
     arena = np.empty(packed * FIRST_GUESS if is_packed else packed, dtype=np.uint8)
     ends: list[int] = []
-    at = 0
-    for batch in taken:
-        while True:
+    at = records = 0
+    for batch in chosen:
+        if ends and at + records * ROW_BYTES >= most:
+            break
+        records += batch.records
+        while batch.records:
             try:
                 at += unpack(batch.codec, data[batch.start : batch.end], arena[at:])
                 break
