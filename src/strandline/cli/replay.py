@@ -22,7 +22,7 @@ from strandline.config import load
 from strandline.core.pacing import Pace
 from strandline.errors import OptionError
 from strandline.ordered.starts import AtTime, Committed, Earliest, Latest
-from strandline.ordered.words import Live, cutoff, parse_end, parse_start
+from strandline.ordered.words import GROUP_STARTS, Live, cutoff, parse_end, parse_start
 from strandline.replay.engine import Limits
 from strandline.replay.health import WhenDown
 from strandline.replay.replay import From, Plan, Replay, Until
@@ -277,7 +277,7 @@ def parse_reference(text: str, speed: Fraction) -> Pace:
 
 def _start(text: str) -> From | datetime:
     now = datetime.now(UTC)
-    match parse_start(text):
+    match parse_start(text, GROUP_STARTS):
         case Committed():
             return From.COMMITTED
         case Earliest():

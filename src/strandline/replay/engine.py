@@ -19,7 +19,6 @@ from fractions import Fraction
 from strandline.clock import Clock, SystemClock
 from strandline.core.histogram import Histogram
 from strandline.core.pacing import Pace
-from strandline.errors import StrandlineError
 from strandline.replay.alarms import Alarms
 from strandline.replay.guard import Guard, Owner
 from strandline.replay.health import Health, Refused, WhenDown
@@ -104,7 +103,7 @@ class Engine:
         self.counters = Counters()
         self.leave = Leave()
         self.timeline = Timeline(self.clock, speed, reference)
-        self._failure: StrandlineError | None = None
+        self._failure: BaseException | None = None
         self._health = Health(
             target, self.timeline, self.leave, self.fail, when_down=when_down, patience=self.limits.down_for
         )
@@ -304,12 +303,17 @@ class Engine:
         """Run something beside; it ends with the engine."""
         task = self.loop.create_task(work)
         self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._connecting.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
 
     # Its end.
 
-    def fail(self, error: StrandlineError) -> None:
+    def fail(self, error: BaseException) -> None:
         """The replay cannot go on."""
         self._failure = self._failure or error
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -173,14 +174,22 @@ class Replay:
             self.engine, self.engine.spools.make, expire_after=nanos(plan.packet_timeout), keep=self.engine.keep
         )
         self.gate = Gate(self.member, self.engine, self.output, self.accumulator, nanos(plan.lookahead))
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._on_defect)
         await self.member.start()
         try:
             await self._read()
             await self._finish()
         finally:
+            loop.set_exception_handler(None)
             await self.member.stop()
             self.engine.close()
             self.output.close()
+
+    def _on_defect(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An exception in a callback is a defect of ours, and would else be a request that never ends."""
+        loop.default_exception_handler(context)
+        self.engine.fail(context.get("exception") or RuntimeError(context["message"]))
 
     async def _resolve(self) -> dict[Partition, int] | None:
         """The offsets to begin at, None for those that are committed; and the ends as they are now."""
