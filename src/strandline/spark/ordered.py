@@ -35,6 +35,7 @@ from strandline.ordered.starts import Topic, milliseconds, resolve
 from strandline.ordered.words import cutoff
 from strandline.spark.options import SourceOptions
 from strandline.spark.slice import read_slice
+from strandline.spark.worker import settle
 
 ROWS_A_SLICE = 1_000_000
 UNLIMITED = 2**62
@@ -92,6 +93,7 @@ class OrderedReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Cut the range; called once a query, where Spark plans it."""
+        settle()
         loop = LoopThread("planner")
         try:
             return loop.do(self._plan())
@@ -233,6 +235,7 @@ async def _slices(
 def _read(partition: InputPartition, options: SourceOptions) -> Iterator[Any]:
     # Where there is nothing to read, Spark makes a partition of its own.
     if isinstance(partition, Slice):
+        settle()
         yield from read_slice(partition.parts, partition.ceiling, partition.time, options)
 
 
