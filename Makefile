@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help venv demo test check format proto bench bench-core bench-ordered bench-spark-ordered bench-stack soak clean
+.PHONY: help venv demo test check format proto bench bench-core bench-ordered bench-replay bench-spark-ordered bench-stack soak clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -31,13 +31,16 @@ format: venv ## format the code
 proto: venv ## the module of captured traffic anew, from its .proto
 	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src strandline/wire/traffic.proto
 
-bench: bench-core bench-ordered bench-spark-ordered bench-stack ## every benchmark
+bench: bench-core bench-ordered bench-replay bench-spark-ordered bench-stack ## every benchmark
 
 bench-core: venv ## the frontier: speed and size
 	@$(BIN)/python -m bench.core
 
 bench-ordered: venv ## a log read in the order of its time, beside confluent-kafka and kafkars
 	@$(BIN)/python -m bench.ordered
+
+bench-replay: venv ## captured traffic replayed: how late, how fast, beside wrk where it is installed
+	@$(BIN)/python -m bench.replay
 
 bench-spark-ordered: venv ## the same on Spark, beside a source without Kafka
 	@$(BIN)/python -m bench.spark_ordered
