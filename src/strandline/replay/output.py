@@ -3,7 +3,8 @@
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
+from datetime import timedelta
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -51,19 +52,20 @@ class Output:
         self._backlog: deque[Callable[[], None]] = deque()
         self._draining: asyncio.Task[None] | None = None
         self._hashing: set[asyncio.Task[None]] = set()
+        self._unsafe: Counter[int] = Counter()
 
     @property
     def is_behind(self) -> bool:
         """Whether results wait for room: no more should be read meanwhile."""
         return bool(self._backlog)
 
-    @property
-    def unsafe(self) -> int:
-        """How many results are not safe yet."""
-        return self._publisher.outstanding + len(self._backlog) + len(self._hashing)
+    def unsafe(self, partitions: Iterable[int]) -> int:
+        """How many results about these partitions are not safe yet."""
+        return sum(self._unsafe[partition] for partition in partitions)
 
     def write(self, work: Work) -> None:
         """All is known of a transaction."""
+        self._unsafe[work.transaction.record.partition] += 1
         if work.spool.size - len(work.transaction.head) <= self._max_body:
             self._write(work, None)
         else:
@@ -93,12 +95,14 @@ class Output:
 
     def _safe(self, work: Work, error: KafkaError | None) -> None:
         if error is None:
+            self._unsafe[work.transaction.record.partition] -= 1
             work.transaction.release()
         else:
             self._fail(error)
 
     def bury(self, taken: Taken, problem: str, done: Callable[[], None]) -> None:
         """A record that is of no use, with the reason; it is done once it is safe there."""
+        self._unsafe[taken.partition.number] += 1
         log.warning("%s@%d is put to %s: %s", taken.partition, taken.offset, self._dead_letters, problem)
         headers: list[tuple[str, str | bytes | None]] = [
             ("reason", problem),
@@ -109,6 +113,7 @@ class Output:
 
         def safe(error: KafkaError | None) -> None:
             if error is None:
+                self._unsafe[taken.partition.number] -= 1
                 done()
             else:
                 self._fail(error)
@@ -140,15 +145,15 @@ class Output:
                 self._backlog.popleft()
         self._draining = None
 
-    async def settled(self, within: float) -> bool:
-        """Wait until every result is safe, or the time is out; whether all are."""
+    async def settle(self, partitions: Collection[int], within: timedelta) -> None:
+        """Wait until every result about these partitions is safe, or the time is out."""
         try:
-            async with asyncio.timeout(within):
-                while self.unsafe:
+            async with asyncio.timeout(within.total_seconds()):
+                while self.unsafe(partitions):
                     await asyncio.sleep(0.005)
         except TimeoutError:
-            return False
-        return True
+            unsafe = self.unsafe(partitions)
+            log.warning("%d results are not safe; what they are about will be replayed again", unsafe)
 
     def close(self) -> None:
         """Write no more."""
