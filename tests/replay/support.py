@@ -262,14 +262,9 @@ async def replay(chosen: Plan) -> Replay:
 async def running(chosen: Plan) -> AsyncIterator[Replay]:
     """A replay in the midst of it; at the end it is waited for."""
     run = Replay(chosen)
-    task = asyncio.create_task(run.run())
-    try:
+    async with asyncio.timeout(TIMEOUT), asyncio.TaskGroup() as tasks:
+        tasks.create_task(run.run())
         yield run
-        async with asyncio.timeout(TIMEOUT):
-            await task
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
 
 
 async def until(condition: Callable[[], object], what: str) -> None:

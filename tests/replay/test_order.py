@@ -198,12 +198,8 @@ def by_hand() -> list[bytes]:
     return [stream.SerializeToString() for stream in (first, second, last)]
 
 
-def test_a_capture_made_by_hand_with_every_observation_replays(
-    kafka: KafkaCluster, topic: str, tmp_path: Path
-) -> None:
-    kinds = {
-        part.WhichOneof("Capture") for record in by_hand() for part in TrafficStream.FromString(record).subStream
-    }
+def test_a_capture_made_by_hand_with_every_observation_replays(kafka: KafkaCluster, topic: str, tmp_path: Path) -> None:
+    kinds = {part.WhichOneof("Capture") for record in by_hand() for part in TrafficStream.FromString(record).subStream}
     assert kinds == {field.name for field in TrafficObservation.DESCRIPTOR.oneofs_by_name["Capture"].fields}
     capture(kafka.address, topic, {"hand": by_hand()})
 

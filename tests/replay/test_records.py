@@ -135,7 +135,7 @@ def test_an_answer_that_is_open_at_the_end_is_told_as_incomplete(
 
     asyncio.run(main())
     [result] = results(tmp_path / "results.jsonl")
-    assert result["source_complete"] is False
+    assert result["source_response"]["complete"] is False
     assert result["source_response"]["length"] == 4
     assert committed(kafka.address, topic) == [1]
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from hashlib import sha256
@@ -46,8 +47,9 @@ class Output:
         self._topic = topic
         self._dead_letters = dead_letters
         self._max_body = max_body
-        self._results = None if results is None else _Lines(results)
-        self._tuples = None if tuples is None else _Lines(tuples)
+        self._results = None if results is None else _Lines(results, self._lose)
+        self._tuples = None if tuples is None else _Lines(tuples, self._lose)
+        self._has_lost = False
         # Work whose body is hashed in a thread, and results for which the publisher has no room.
         self._backlog: deque[Callable[[], None]] = deque()
         self._draining: asyncio.Task[None] | None = None
@@ -81,19 +83,22 @@ class Output:
         self.verdicts[outcome.verdict.value] += 1
         self.errors += outcome.error is not None
         encoded = encode_result(outcome, max_body=self._max_body)
-        try:
-            if self._results is not None:
-                self._results.write(encoded)
-            if self._tuples is not None:
-                self._tuples.write(encode_tuple(outcome, max_body=self._max_body))
-        except OSError as error:
-            self._fail(OutputLost(f"a result cannot be written to {error.filename}: {error.strerror}"))
-            return
+        if self._results is not None:
+            self._results.write(encoded)
+        if self._tuples is not None:
+            self._tuples.write(encode_tuple(outcome, max_body=self._max_body))
         work.spool.release()
         key = work.transaction.key.connection.encode()
         self._publish(partial(self._publisher.publish, self._topic, encoded, key, None, partial(self._safe, work)))
 
+    def _lose(self, error: OutputLost) -> None:
+        """A file takes no more: nothing counts as safe from now on."""
+        self._has_lost = True
+        self._fail(error)
+
     def _safe(self, work: Work, error: KafkaError | None) -> None:
+        if self._has_lost:
+            return
         if error is None:
             self._unsafe[work.transaction.record.partition] -= 1
             work.transaction.release()
@@ -169,8 +174,9 @@ class Output:
 class _Lines:
     """A file of JSON lines, flushed when the loop is done with what it does now."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, lost: Callable[[OutputLost], None]) -> None:
         self._path = path
+        self._lost = lost
         try:
             self._file: BinaryIO = path.open("ab")
         except OSError as error:
@@ -178,7 +184,10 @@ class _Lines:
         self._is_flushing = False
 
     def write(self, line: bytes) -> None:
-        self._file.write(line + b"\n")
+        try:
+            self._file.write(line + b"\n")
+        except OSError as error:
+            self._lose(error)
         if not self._is_flushing:
             self._is_flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -186,10 +195,18 @@ class _Lines:
     def _flush(self) -> None:
         self._is_flushing = False
         if not self._file.closed:
-            self._file.flush()
+            try:
+                self._file.flush()
+            except OSError as error:
+                self._lose(error)
+
+    def _lose(self, error: OSError) -> None:
+        self._lost(OutputLost(f"a result cannot be written to {self._path}: {error.strerror}"))
 
     def close(self) -> None:
-        self._file.close()
+        # What could not be written before cannot be now either, and was told.
+        with suppress(OSError):
+            self._file.close()
 
 
 def _digest(work: Work) -> str:

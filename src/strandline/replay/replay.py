@@ -177,6 +177,7 @@ class Replay:
         try:
             await self._read()
             await self._give_up(list(self.gate.partitions), plan.drain)
+            self.engine.check()
         finally:
             # Before we leave the group: the next owner begins at once.
             self.engine.close()
