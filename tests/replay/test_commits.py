@@ -49,16 +49,18 @@ def test_the_frontier_stays_before_a_request_that_is_not_answered_while_later_on
     held = Held("/2")
 
     async def main() -> None:
-        async with serving(held) as server:
-            async with running(plan(kafka.address, topic, server, until=Until.NEVER)) as run:
-                await until(lambda: run.is_running and run.engine.counters.answered == 5, "all others are answered")
-                await until(lambda: committed(kafka.address, topic) == [2], "what is before it is committed")
-                await until(lambda: len(in_topic(kafka.address, f"{topic}-results")) == 5, "the others have results")
-                await asyncio.sleep(1.5)  # longer than it takes until the next commit
-                assert committed(kafka.address, topic) == [2]
-                held.let_go()
-                await until(lambda: committed(kafka.address, topic) == [6], "all is committed")
-                run.stop()
+        async with (
+            serving(held) as server,
+            running(plan(kafka.address, topic, server, until=Until.NEVER)) as run,
+        ):
+            await until(lambda: run.is_running and run.engine.counters.answered == 5, "all others are answered")
+            await until(lambda: committed(kafka.address, topic) == [2], "what is before it is committed")
+            await until(lambda: len(in_topic(kafka.address, f"{topic}-results")) == 5, "the others have results")
+            await asyncio.sleep(1.5)  # longer than it takes until the next commit
+            assert committed(kafka.address, topic) == [2]
+            held.let_go()
+            await until(lambda: committed(kafka.address, topic) == [6], "all is committed")
+            run.stop()
 
     asyncio.run(main())
 

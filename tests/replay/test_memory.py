@@ -6,6 +6,8 @@ import random
 from datetime import timedelta
 from pathlib import Path
 
+import uvloop
+
 from strandline.replay.engine import Limits
 from strandline.stack.kafka import KafkaCluster
 from strandline.units import Nanos
@@ -53,7 +55,7 @@ def test_a_request_larger_than_all_memory_replays_byte_for_byte(
             assert body_of(server.arrivals[0].content) == body
             assert (run.engine.spools.in_memory, run.engine.spools.on_disk, run.engine.waiting_bytes) == (0, 0, 0)
 
-    asyncio.run(main())
+    uvloop.run(main())
     [large] = [result["source_request"] for result in results(tmp_path / "results.jsonl") if result["id"] == "0-0.0"]
     assert (large["length"], large["sha256"]) == (len(body), hashlib.sha256(body).hexdigest())
 
@@ -78,7 +80,7 @@ def test_half_requests_that_fill_the_memory_do_not_stop_reading(kafka: KafkaClus
             assert {arrival.path[1:]: body_of(arrival.content) for arrival in server.arrivals} == bodies
             assert run.engine.spools.in_memory == 0
 
-    asyncio.run(main())
+    uvloop.run(main())
     assert committed(kafka.address, topic) == [16]
 
 
@@ -98,8 +100,8 @@ def test_reading_waits_while_whole_requests_fill_the_memory_and_goes_on_when_the
 
     async def main() -> None:
         async with serving(held) as server:
-            async with running(plan(kafka.address, topic, server, limits=Limits(memory=MEBI))) as run:
-                await until(lambda: run.is_running and run.engine.waiting_bytes > MEBI // 2, "memory fills")
+            async with running(plan(kafka.address, topic, server, limits=Limits(memory=4 * MEBI))) as run:
+                await until(lambda: run.is_running and run.engine.waiting_bytes > 2 * MEBI, "memory fills")
                 before = -1
                 while before < run.engine.counters.requests:
                     before = run.engine.counters.requests
@@ -110,7 +112,7 @@ def test_reading_waits_while_whole_requests_fill_the_memory_and_goes_on_when_the
             assert len(server.arrivals) == count
             assert all(body_of(arrival.content) == body for arrival in server.arrivals)
 
-    asyncio.run(main())
+    uvloop.run(main())
 
 
 def test_a_source_answer_far_behind_in_the_log_is_read_though_memory_is_full(kafka: KafkaCluster, topic: str) -> None:
@@ -139,5 +141,5 @@ def test_a_source_answer_far_behind_in_the_log_is_read_though_memory_is_full(kaf
             assert len(server.arrivals) == 44
             assert run.engine.spools.on_disk == 0
 
-    asyncio.run(main())
+    uvloop.run(main())
     assert committed(kafka.address, topic) == [42]

@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -61,12 +62,12 @@ def test_records_that_cannot_be_read_go_to_the_dead_letters_and_the_frontier_mov
     assert all(headers["topic"] == topic.encode() and headers["reason"] for _, headers in found)
 
 
-def letters(address: str, topic: str, count: int) -> list[tuple[bytes | None, dict[str, bytes]]]:
+def letters(address: str, topic: str, count: int) -> list[tuple[bytes | None, dict[str, Any]]]:
     """The dead letters by their offset."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "test", "enable.auto.commit": False})
     try:
         consumer.assign([TopicPartition(topic, number, 0) for number in range(2)])
-        found = []
+        found: list[tuple[bytes | None, dict[str, Any]]] = []
         while len(found) < count:
             [message] = consumer.consume(1, TIMEOUT)
             found.append((message.value(), dict(message.headers() or [])))

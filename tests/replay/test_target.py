@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from strandline.errors import TargetDown, TargetRefused
 from strandline.replay.engine import Limits
@@ -80,7 +81,7 @@ def test_a_target_that_is_down_stops_the_clock_and_nothing_is_lost(kafka: KafkaC
         assert run.engine.counters.failed == 0
         await server.go_away()
 
-    asyncio.run(main())
+    uvloop.run(main())
     assert committed(kafka.address, topic) == [4]
 
 
@@ -101,7 +102,7 @@ def test_a_target_that_goes_away_in_the_middle_gets_the_rest_when_it_is_back(kaf
             assert run.engine.counters.failed == 0
             assert not server.open
 
-    asyncio.run(main())
+    uvloop.run(main())
     assert committed(kafka.address, topic) == [21]
 
 
@@ -110,7 +111,7 @@ def test_told_to_fail_requests_fail_after_some_refusals_and_are_committed(
 ) -> None:
     three(kafka, topic)
     url = f"http://127.0.0.1:{free_port()}"
-    run = asyncio.run(
+    run = uvloop.run(
         replay(plan(kafka.address, topic, url, when_down=WhenDown.FAIL, results=tmp_path / "results.jsonl"))
     )
     assert run.engine.counters.failed == 3
@@ -126,7 +127,7 @@ def test_a_target_that_is_down_for_too_long_ends_the_replay_and_nothing_is_commi
     three(kafka, topic)
     limits = Limits(down_for=timedelta(seconds=0.5))
     with pytest.raises(TargetDown, match=r"could not be reached for 0\.5 s"):
-        asyncio.run(replay(plan(kafka.address, topic, f"http://127.0.0.1:{free_port()}", limits=limits)))
+        uvloop.run(replay(plan(kafka.address, topic, f"http://127.0.0.1:{free_port()}", limits=limits)))
     assert committed(kafka.address, topic)[0] <= 0
 
 
@@ -143,7 +144,7 @@ def test_an_answer_that_breaks_off_is_asked_for_four_times_and_then_the_next_req
         else:
             peer.write(OK)
 
-    server = asyncio.run(with_target(kafka, topic, break_off, tmp_path / "results.jsonl"))
+    server = uvloop.run(with_target(kafka, topic, break_off, tmp_path / "results.jsonl"))
     assert server.paths == ["/1", "/2", "/2", "/2", "/2", "/3"]
     assert len({arrival.mark for arrival in server.arrivals}) == 3
     failed = results(tmp_path / "results.jsonl")[1]
@@ -154,7 +155,7 @@ def test_an_answer_that_breaks_off_is_asked_for_four_times_and_then_the_next_req
 
 def test_what_is_not_http_is_reported_and_the_replay_goes_on(kafka: KafkaCluster, topic: str, tmp_path: Path) -> None:
     three(kafka, topic)
-    server = asyncio.run(with_target(kafka, topic, answering(b"what do you want?\r\n\r\n"), tmp_path / "results.jsonl"))
+    server = uvloop.run(with_target(kafka, topic, answering(b"what do you want?\r\n\r\n"), tmp_path / "results.jsonl"))
     assert list(dict.fromkeys(server.paths)) == ["/1", "/2", "/3"]
     found = results(tmp_path / "results.jsonl")
     assert [result["error"] for result in found] == ["the answer is not HTTP/1"] * 3
@@ -175,7 +176,7 @@ def test_a_target_that_closes_after_each_answer_gets_every_request_once(
     kafka: KafkaCluster, topic: str, answer: bytes, tmp_path: Path
 ) -> None:
     paths = three(kafka, topic)
-    server = asyncio.run(with_target(kafka, topic, answering(answer, close=True), tmp_path / "results.jsonl"))
+    server = uvloop.run(with_target(kafka, topic, answering(answer, close=True), tmp_path / "results.jsonl"))
     assert server.paths == paths
     assert [arrival.connection for arrival in server.arrivals] == [1, 2, 3]
     assert [result["verdict"] for result in results(tmp_path / "results.jsonl")] == ["match"] * 3
@@ -201,7 +202,7 @@ def test_answers_end_where_http_says(kafka: KafkaCluster, topic: str, tmp_path: 
         for byte in heads[request.split(b" ", 2)[1].decode()]:
             peer.write(bytes([byte]))
 
-    server = asyncio.run(with_target(kafka, topic, answer, tmp_path / "results.jsonl"))
+    server = uvloop.run(with_target(kafka, topic, answer, tmp_path / "results.jsonl"))
     assert [arrival.path for arrival in server.arrivals] == list(heads)
     assert {arrival.connection for arrival in server.arrivals} == {1}
     found = results(tmp_path / "results.jsonl")
@@ -220,7 +221,7 @@ def test_an_answer_that_does_not_come_in_time_is_given_up(kafka: KafkaCluster, t
             assert server.paths == ["/1"] * 4
             assert not server.open
 
-    asyncio.run(main())
+    uvloop.run(main())
     [result] = results(tmp_path / "results.jsonl")
     assert result["error"] == "no answer within 0.2 s"
     assert committed(kafka.address, topic) == [1]
@@ -245,7 +246,7 @@ def test_a_slow_target_keeps_its_connection_waiting_and_no_other(kafka: KafkaClu
                 answered.set()
             assert server.paths[-1] == "/slow/2"
 
-    asyncio.run(main())
+    uvloop.run(main())
 
 
 def secured(authority: Authority, tmp_path: Path, host: str) -> ssl.SSLContext:
@@ -269,7 +270,7 @@ def test_a_target_with_tls_gets_all_on_one_handshake(kafka: KafkaCluster, topic:
             assert server.paths == paths
             assert server.count == 1
 
-    asyncio.run(main())
+    uvloop.run(main())
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "elsewhere.example"])
@@ -287,5 +288,5 @@ def test_a_wrong_certificate_ends_the_replay_with_nothing_sent_or_committed(
                 await replay(plan(kafka.address, topic, server, target=target))
             assert not server.arrivals
 
-    asyncio.run(main())
+    uvloop.run(main())
     assert committed(kafka.address, topic)[0] <= 0

@@ -106,7 +106,7 @@ class Engine:
         self.counters = Counters()
         self.leave = Leave()
         self.timeline = Timeline(self.clock, speed, reference)
-        self._failure: StrandlineError | None = None
+        self._failure: BaseException | None = None
         self._health = Health(
             target, self.timeline, self.leave, self.fail, when_down=when_down, patience=self.limits.down_for
         )
@@ -300,8 +300,13 @@ class Engine:
         """Run something beside; it ends with the engine."""
         task = self.loop.create_task(work)
         self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._connecting.discard(task)
+        if not task.cancelled():
+            self._failure = self._failure or task.exception()
 
     # Its end.
 

@@ -4,7 +4,7 @@ import asyncio
 import re
 import ssl
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 from strandline.clock import Clock
@@ -114,9 +114,9 @@ class TargetConnection(asyncio.Protocol):
             self._transport.write(piece.load())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101
-        transport.set_write_buffer_limits(high=WRITE_BUFFER)
-        self._transport = transport
+        # uvloop's is one without being derived from it.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
 
     def pause_writing(self) -> None:
         self._is_full = True
