@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -56,6 +56,33 @@ async def answer_ok(peer: "Peer", _request: bytes) -> None:
     peer.write(OK)
 
 
+def answering(answer: bytes, *, close: bool = False) -> Answering:
+    """The same answer to everything; the connection closed after it or not."""
+
+    async def answer_all(peer: "Peer", _request: bytes) -> None:
+        peer.write(answer)
+        if close:
+            peer.close()
+
+    return answer_all
+
+
+class Held:
+    """Answers only what it was told to let go."""
+
+    def __init__(self, *paths: str) -> None:
+        self._held = set(paths)
+        self._gone = asyncio.Event()
+
+    async def __call__(self, peer: "Peer", request: bytes) -> None:
+        if request.split(b" ", 2)[1].decode() in self._held:
+            await self._gone.wait()
+        peer.write(OK)
+
+    def let_go(self) -> None:
+        self._gone.set()
+
+
 class Peer(asyncio.Protocol):
     """The target's end of a connection."""
 
@@ -69,13 +96,14 @@ class Peer(asyncio.Protocol):
         self._answers: asyncio.Queue[bytes] = asyncio.Queue()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)
         self._server.open.add(self.number)
+        self._server.peers.add(self)
         self._task = asyncio.ensure_future(self._answer())
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.open.discard(self.number)
+        self._server.peers.discard(self)
         self._server.closed[self.number] = time.monotonic_ns()
         self._task.cancel()
 
@@ -119,6 +147,7 @@ class Server:
     pieces: list[tuple[int, int]] = field(default_factory=list)
     open: set[int] = field(default_factory=set)
     closed: dict[int, int] = field(default_factory=dict)
+    peers: "set[Peer]" = field(default_factory=set)
     count: int = 0
     port: int = 0
 
@@ -132,7 +161,14 @@ class Server:
         self.port = self._listening.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
+        """Listen no more; connections stay."""
         self._listening.close()
+
+    async def go_away(self) -> None:
+        """Listen no more, and break every connection."""
+        await self.stop()
+        for peer in list(self.peers):
+            peer.reset()
 
     @property
     def paths(self) -> list[str]:
@@ -143,8 +179,10 @@ class Server:
 async def serving(answering: Answering = answer_ok, tls: Any = None) -> AsyncIterator[Server]:
     server = Server(answering)
     await server.start(tls)
-    yield server
-    await server.stop()
+    try:
+        yield server
+    finally:
+        await server.go_away()
 
 
 def get(path: str, *fields: str) -> bytes:
@@ -217,6 +255,28 @@ async def replay(chosen: Plan) -> Replay:
     async with asyncio.timeout(TIMEOUT):
         await run.run()
     return run
+
+
+@asynccontextmanager
+async def running(chosen: Plan) -> AsyncIterator[Replay]:
+    """A replay in the midst of it; at the end it is waited for."""
+    run = Replay(chosen)
+    async with asyncio.timeout(TIMEOUT), asyncio.TaskGroup() as tasks:
+        tasks.create_task(run.run())
+        yield run
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < deadline, f"still not so: {what}"
+        await asyncio.sleep(0.01)
+
+
+def due(run: Replay, ms: float) -> int:
+    """When what the source did so many milliseconds after the beginning was due, by the monotonic clock."""
+    return run.engine.timeline.due(Nanos(BEGIN + int(ms * MS)))
 
 
 def results(path: Path) -> list[dict[str, Any]]:

@@ -31,6 +31,9 @@ class Pieces:
     def content(self) -> bytes:
         return b"".join(data for _, data in self.pieces)
 
+    def release(self) -> None:
+        self.pieces.clear()
+
     def add(self, at: Nanos, data: bytes) -> None:
         self.pieces.append((at, data))
 

@@ -241,7 +241,7 @@ def summary(run: Replay) -> str:
     others = {
         "failed": counters.failed,
         "never whole": counters.unsent,
-        "half at the end, not committed": run.half_requests,
+        "half at the end, not committed": counters.half,
         "records that cannot be read": run.buried,
     }
     parts += [f"{count:,} {name}" for name, count in others.items() if count]

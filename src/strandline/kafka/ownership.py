@@ -93,6 +93,8 @@ class Ownership:
         generation = self._progress.assign(partitions)
         self.owned.update(dict.fromkeys(partitions, generation))
         consumer.incremental_assign(places({p: starts.get(p, OFFSET_STORED) for p in partitions}))
+        # librdkafka remembers that a partition was paused, even after it has been another member's.
+        consumer.resume(found)
         if partitions:
             self._mail.put(Assigned(partitions, generation, clock.monotonic()))
 

@@ -11,7 +11,7 @@ has answered, so it never waits for a source's answer that nobody reads.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from fractions import Fraction
@@ -73,6 +73,8 @@ class Counters:
     answered: int = 0
     failed: int = 0
     unsent: int = 0
+    half: int = 0
+    """Requests that were half in the log at the end of what was to be read; left for another time."""
     lateness: Histogram = field(default_factory=Histogram)
 
 
@@ -121,6 +123,8 @@ class Engine:
         self._flying: deque[tuple[Nanos, Session]] = deque()
         self._connecting: set[asyncio.Task[None]] = set()
         self._undecided = 0
+        self.waiting_bytes = 0
+        """Memory of whole requests that are not over: what sending alone will free."""
         self._emptied = asyncio.Event()
         self._sweeping = self.loop.call_later(SWEEP, self._sweep)
 
@@ -133,6 +137,7 @@ class Engine:
             session = Session(self, transaction.key, transaction.record.partition, self._not_before(transaction))
             self._sessions[transaction.key] = session
         work = self._works[transaction] = Work(transaction)
+        self.waiting_bytes += work.spool.held
         session.add(work)
 
     def on_answer(self, transaction: Transaction) -> None:
@@ -152,10 +157,11 @@ class Engine:
             self._finish(Work(transaction, error=UNSENT[cause]))
         else:
             # Whoever reads on from what is committed finds the request again.
+            self.counters.half += cause is Cause.END
             self._forget(transaction)
 
     def on_close(self, key: ConnectionKey, partition: int, at: Nanos, cause: Cause) -> None:  # noqa: ARG002
-        if cause is not Cause.REASSIGNED and key in self._sessions:
+        if cause not in {Cause.REASSIGNED, Cause.END} and key in self._sessions:
             self._sessions[key].end(at)
 
     def _not_before(self, transaction: Transaction) -> Nanos:
@@ -171,10 +177,9 @@ class Engine:
         """A partition is ours since this time."""
         self._assigned[partition] = at
 
-    async def stop(self, partitions: Iterable[int] | None = None, *, within: timedelta) -> None:
-        """Begin nothing more for these partitions, or for any; what is on its way may end within the time."""
-        chosen = None if partitions is None else set(partitions)
-        concerned = [s for s in self._sessions.values() if chosen is None or s.partition in chosen]
+    async def stop(self, partitions: Collection[int], within: timedelta) -> None:
+        """Begin nothing more for these partitions; what is on its way may end within the time."""
+        concerned = [session for session in self._sessions.values() if session.partition in partitions]
         for session in concerned:
             session.stop()
         try:
@@ -185,23 +190,13 @@ class Engine:
         except TimeoutError:
             for session in concerned:
                 session.abort()
-        for partition in chosen or ():
+        for partition in partitions:
             self._assigned.pop(partition, None)
 
     @property
     def is_busy(self) -> bool:
-        """Whether any request waits or is on its way."""
-        return any(session.waiting for session in self._sessions.values())
-
-    async def wait_until_idle(self, within: float) -> None:
-        """Wait until no request waits or is on its way, or the time is out."""
-        try:
-            async with asyncio.timeout(within):
-                while self.is_busy:
-                    self._emptied.clear()
-                    await self._emptied.wait()
-        except TimeoutError:
-            pass
+        """Whether any request waits or is on its way, or any connection is still to be closed."""
+        return any(session.waiting or session.is_to_close for session in self._sessions.values())
 
     # What a session asks.
 
@@ -225,8 +220,7 @@ class Engine:
         while self._queued and self._slots:
             session = self._queued.popleft()
             if session.phase is Phase.QUEUED:
-                self._slots -= 1
-                session.go()
+                session.start()
 
     def prepare(self, work: Work) -> tuple[bytes, list[Later]]:
         """What to send now, and what later. Raises TransformFailed."""
@@ -266,6 +260,7 @@ class Engine:
     def over(self, work: Work) -> None:
         """The target's part of a transaction is over."""
         work.is_over = True
+        self.waiting_bytes -= work.spool.held
         if work.error is None and work.attempts:
             work.error = work.attempts[-1].error
         if work.error is None:
@@ -284,6 +279,7 @@ class Engine:
         self._sessions.pop(session.key, None)
         for work in left:
             self._works.pop(work.transaction, None)
+            self.waiting_bytes -= work.spool.held
             self._forget(work.transaction)
         self._emptied.set()
 
@@ -325,13 +321,19 @@ class Engine:
     def _sweep(self) -> None:
         """Give up on answers that do not come."""
         now, limit = self.clock.monotonic(), nanos(self.limits.answer_within)
+        slow: list[tuple[Nanos, Session]] = []
         while self._flying:
             began, session = self._flying[0]
             if session.exchanging_since == began:
                 if now - began < limit:
                     break
-                session.give_up(f"no answer within {self.limits.answer_within.total_seconds():g} s")
+                if now - session.sends_until < limit:
+                    # The source took long to send it, and so do we.
+                    slow.append((began, session))
+                else:
+                    session.give_up(f"no answer within {self.limits.answer_within.total_seconds():g} s")
             self._flying.popleft()
+        self._flying.extend(slow)
         self._sweeping = self.loop.call_later(SWEEP, self._sweep)
 
     def close(self) -> None:

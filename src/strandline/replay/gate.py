@@ -1,7 +1,9 @@
 """How far ahead is read: no further than the time asked for, nor than memory allows; and what time it is at the source.
 
-Partitions that are too far ahead are paused, each for itself. While memory is short all are, but not while a request
-waits for an answer of the source that only more reading can bring: then what is read goes to disk.
+Partitions that are too far ahead are paused, each for itself. All are while whole requests that wait to be sent take
+most of the memory. Half requests, and those that wait for the source's answer, do not count: only more reading brings
+what they wait for. Nor is anything paused while a connection stands still until the source's answer is known. What is
+read then goes to disk.
 
 At the end of the log the source's time goes on with the clock, so that connections that went silent come to an end.
 """
@@ -17,7 +19,8 @@ from strandline.replay.output import Output
 from strandline.units import Nanos
 from strandline.wire.transactions import Accumulator
 
-REOPEN_BELOW = 0.8
+SHUT_ABOVE, REOPEN_BELOW = 0.5, 0.4
+"""Of the bound on memory."""
 SETTLE_AFTER = Nanos(200_000_000)
 """A complete request without a mark counts when nothing followed it for so long at the end of the log."""
 
@@ -89,12 +92,13 @@ class Gate:
                 (self._member.pause if reading.is_paused else self._member.resume)([partition])
 
     def _look_at_memory(self) -> None:
-        spools = self._engine.spools
-        if self._engine.is_waiting_for_source:
+        engine = self._engine
+        share = engine.waiting_bytes / engine.spools.max_bytes
+        if engine.is_waiting_for_source:
             self._is_shut = False
-        elif self._output.is_behind or spools.is_full:
+        elif self._output.is_behind or share > SHUT_ABOVE:
             self._is_shut = True
-        elif spools.in_memory < spools.max_bytes * REOPEN_BELOW:
+        elif share < REOPEN_BELOW:
             self._is_shut = False
 
     def _is_ahead(self, partition: Partition) -> bool:

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -45,25 +47,27 @@ class Output:
         self._topic = topic
         self._dead_letters = dead_letters
         self._limits = limits
-        self._results = None if results is None else _Lines(results)
-        self._tuples = None if tuples is None else _Lines(tuples)
+        self._results = None if results is None else _Lines(results, self._lose)
+        self._tuples = None if tuples is None else _Lines(tuples, self._lose)
+        self._has_lost = False
         # Work whose body is hashed in a thread, and results for which the publisher has no room.
         self._backlog: deque[Callable[[], None]] = deque()
         self._draining: asyncio.Task[None] | None = None
         self._hashing: set[asyncio.Task[None]] = set()
+        self._unsafe: Counter[int] = Counter()
 
     @property
     def is_behind(self) -> bool:
         """Whether results wait for room: no more should be read meanwhile."""
         return bool(self._backlog)
 
-    @property
-    def unsafe(self) -> int:
-        """How many results are not safe yet."""
-        return self._publisher.outstanding + len(self._backlog) + len(self._hashing)
+    def unsafe(self, partitions: Iterable[int]) -> int:
+        """How many results about these partitions are not safe yet."""
+        return sum(self._unsafe[partition] for partition in partitions)
 
     def write(self, work: Work) -> None:
         """All is known of a transaction."""
+        self._unsafe[work.transaction.record.partition] += 1
         if work.spool.size - len(work.transaction.head) <= self._limits.body:
             self._write(work, None)
         else:
@@ -79,26 +83,31 @@ class Output:
         self.verdicts[outcome.verdict.value] += 1
         self.errors += outcome.error is not None
         encoded = encode_result(outcome, self._limits)
-        try:
-            if self._results is not None:
-                self._results.write(encoded)
-            if self._tuples is not None:
-                self._tuples.write(encode_tuple(outcome, self._limits))
-        except OSError as error:
-            self._fail(OutputLost(f"a result cannot be written to {error.filename}: {error.strerror}"))
-            return
+        if self._results is not None:
+            self._results.write(encoded)
+        if self._tuples is not None:
+            self._tuples.write(encode_tuple(outcome, self._limits))
         work.spool.release()
         key = work.transaction.key.connection.encode()
         self._publish(partial(self._publisher.publish, self._topic, encoded, key, None, partial(self._safe, work)))
 
+    def _lose(self, error: OutputLost) -> None:
+        """A file takes no more: nothing counts as safe from now on."""
+        self._has_lost = True
+        self._fail(error)
+
     def _safe(self, work: Work, error: KafkaError | None) -> None:
+        if self._has_lost:
+            return
         if error is None:
+            self._unsafe[work.transaction.record.partition] -= 1
             work.transaction.release()
         else:
             self._fail(error)
 
     def bury(self, taken: Taken, problem: str, done: Callable[[], None]) -> None:
         """A record that is of no use, with the reason; it is done once it is safe there."""
+        self._unsafe[taken.partition.number] += 1
         log.warning("%s@%d is put to %s: %s", taken.partition, taken.offset, self._dead_letters, problem)
         headers: list[tuple[str, str | bytes | None]] = [
             ("reason", problem),
@@ -109,6 +118,7 @@ class Output:
 
         def safe(error: KafkaError | None) -> None:
             if error is None:
+                self._unsafe[taken.partition.number] -= 1
                 done()
             else:
                 self._fail(error)
@@ -140,15 +150,15 @@ class Output:
                 self._backlog.popleft()
         self._draining = None
 
-    async def settled(self, within: float) -> bool:
-        """Wait until every result is safe, or the time is out; whether all are."""
+    async def settle(self, partitions: Collection[int], within: timedelta) -> None:
+        """Wait until every result about these partitions is safe, or the time is out."""
         try:
-            async with asyncio.timeout(within):
-                while self.unsafe:
+            async with asyncio.timeout(within.total_seconds()):
+                while self.unsafe(partitions):
                     await asyncio.sleep(0.005)
         except TimeoutError:
-            return False
-        return True
+            unsafe = self.unsafe(partitions)
+            log.warning("%d results are not safe; what they are about will be replayed again", unsafe)
 
     def close(self) -> None:
         """Write no more."""
@@ -164,8 +174,9 @@ class Output:
 class _Lines:
     """A file of JSON lines, flushed when the loop is done with what it does now."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, lost: Callable[[OutputLost], None]) -> None:
         self._path = path
+        self._lost = lost
         try:
             self._file: BinaryIO = path.open("ab")
         except OSError as error:
@@ -173,7 +184,10 @@ class _Lines:
         self._is_flushing = False
 
     def write(self, line: bytes) -> None:
-        self._file.write(line + b"\n")
+        try:
+            self._file.write(line + b"\n")
+        except OSError as error:
+            self._lose(error)
         if not self._is_flushing:
             self._is_flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -181,10 +195,18 @@ class _Lines:
     def _flush(self) -> None:
         self._is_flushing = False
         if not self._file.closed:
-            self._file.flush()
+            try:
+                self._file.flush()
+            except OSError as error:
+                self._lose(error)
+
+    def _lose(self, error: OSError) -> None:
+        self._lost(OutputLost(f"a result cannot be written to {self._path}: {error.strerror}"))
 
     def close(self) -> None:
-        self._file.close()
+        # What could not be written before cannot be now either, and was told.
+        with suppress(OSError):
+            self._file.close()
 
 
 def _digest(work: Work) -> str:

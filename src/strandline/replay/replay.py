@@ -43,7 +43,9 @@ REFERENCE_WITHIN = timedelta(seconds=5)
 AT_A_TIME = Nanos(1_000_000)
 """How long records are taken before other things have their turn."""
 HAND_OVER = timedelta(seconds=5)
-SAFE_WITHIN = 10.0
+"""What requests on their way have when their partition is wanted back."""
+SAFE_WITHIN = timedelta(seconds=2)
+"""What their results have then."""
 
 log = logging.getLogger(__name__)
 
@@ -114,14 +116,14 @@ class Replay:
         self.plan = plan
         self.clock = clock or SystemClock()
         self.buried = 0
-        self.half_requests = 0
         self._stopping = asyncio.Event()
         self._ends: dict[Partition, int] = {}
         self._positions: dict[Partition, int] = {}
         self._over: set[Partition] = set()
-        """Partitions of which no more is to be read."""
+        """Partitions of which all is read that was to be."""
         self._opening: list[Taken] | None = [] if plan.reference is None else None
         """Records that wait for the reference; None once there is one."""
+        self._opening_bytes = 0
         self._heard: set[Partition] = set()
         self._assigned_at = Nanos(0)
 
@@ -145,7 +147,7 @@ class Replay:
             plan.kafka,
             [plan.topic],
             begin=None if begin is None else lambda asked: {p: begin[p] for p in asked if p in begin},
-            hand_over=HAND_OVER + timedelta(seconds=2),
+            hand_over=HAND_OVER + SAFE_WITHIN + timedelta(seconds=1),
         )
         self.engine = Engine(
             plan.target,
@@ -179,11 +181,13 @@ class Replay:
         await self.member.start()
         try:
             await self._read()
-            await self._finish()
+            await self._give_up(list(self.gate.partitions), plan.drain)
+            self.engine.check()
         finally:
             loop.set_exception_handler(None)
-            await self.member.stop()
+            # Before we leave the group: the next owner begins at once.
             self.engine.close()
+            await self.member.stop()
             self.output.close()
 
     def _on_defect(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -213,8 +217,8 @@ class Replay:
             cluster.close()
 
     async def _read(self) -> None:
-        """Take what comes until there is an end to it."""
-        while not (self._stopping.is_set() or self._is_at_end()):
+        """Take what comes until there is an end to it and all is sent. Partitions come and go until then."""
+        while not (self._stopping.is_set() or (self._is_at_end() and not self.engine.is_busy)):
             self.engine.check()
             try:
                 async with asyncio.timeout(TICK):
@@ -232,6 +236,7 @@ class Replay:
                     await self._accept(records)
                 else:
                     self._opening.extend(records)
+                    self._opening_bytes += sum(len(taken.value or b"") for taken in records)
                     self._heard.update(taken.partition for taken in records)
             case AtEnd(partition, offset):
                 self._positions[partition] = offset
@@ -253,27 +258,33 @@ class Replay:
     async def _give_up(self, partitions: Sequence[Partition], within: timedelta) -> None:
         """Partitions go: nothing more of them is begun, and their connections are closed before anything is read."""
         numbers = [partition.number for partition in partitions]
-        await self.engine.stop(numbers, within=within)
-        if within:
-            await self.output.settled(within.total_seconds())
+        await self.engine.stop(numbers, within)
         for partition in partitions:
             self.accumulator.drop(partition.number, Cause.REASSIGNED)
             self.gate.revoke(partition)
             self._positions.pop(partition, None)
             self._heard.discard(partition)
+            self._over.discard(partition)
         if self._opening is not None:
             self._opening = [taken for taken in self._opening if taken.partition not in partitions]
+        if within:
+            await self.output.settle(numbers, SAFE_WITHIN)
 
     async def _tick(self) -> None:
         if self._opening is not None:
             await self._find_reference()
         self.gate.tick()
+        if self.plan.until is not Until.NEVER and not self._opening:
+            for partition in self.gate.partitions - self._over:
+                if self._has_ended(partition):
+                    self._end(partition)
 
     async def _find_reference(self) -> None:
         """Once every partition has been heard of, the earliest time of their first records is now."""
         owned = self.gate.partitions
         is_late = self.clock.monotonic() - self._assigned_at > nanos(REFERENCE_WITHIN)
-        if not self._opening or not (owned <= self._heard or is_late):
+        is_much = self._opening_bytes > self.plan.limits.memory
+        if not self._opening or not (owned <= self._heard or is_late or is_much):
             return
         opening, self._opening = self._opening, None
         times = [time for time in map(_first_time, opening) if time is not None]
@@ -296,11 +307,13 @@ class Replay:
             except DecodeError as error:
                 self._bury(taken, f"is no TrafficStream: {error}")
                 continue
+            if not stream.connectionId:
+                self._bury(taken, "is a TrafficStream of no connection")
+                continue
             if taken.key != stream.connectionId.encode() and len(self._ends) > 1:
                 raise ScatteredCapture(self.plan.topic, taken.partition, taken.offset)
             if isinstance(self.plan.until, datetime) and stream.subStream and self._is_beyond(stream):
-                self._over.add(partition)
-                self.member.pause([partition])
+                self._end(partition)
                 continue
             record = _Held(partition.number, taken.offset, taken.generation, self._free)
             record.claim = taken.claim
@@ -324,26 +337,20 @@ class Replay:
         assert isinstance(record, _Held)  # noqa: S101
         self.member.done(record.claim)
 
+    def _has_ended(self, partition: Partition) -> bool:
+        if isinstance(self.plan.until, datetime):
+            return self.gate.has_passed(partition, self.plan.until)
+        return self._positions.get(partition, -1) >= self._ends.get(partition, 0)
+
+    def _end(self, partition: Partition) -> None:
+        """All is read of a partition that was to be: what is open stays as it is."""
+        self._over.add(partition)
+        self.member.pause([partition])
+        self.accumulator.drop(partition.number, Cause.END)
+
     def _is_at_end(self) -> bool:
         owned = self.gate.partitions
-        if self.plan.until is Until.NEVER or not owned or self._opening:
-            return False
-        if self.plan.until is Until.LIVE:
-            return all(self._positions.get(p, -1) >= self._ends.get(p, 0) for p in owned)
-        return all(partition in self._over or self.gate.has_passed(partition, self.plan.until) for partition in owned)
-
-    async def _finish(self) -> None:
-        """Send what was read, unless we were stopped; then whatever is on its way."""
-        for partition in self.gate.partitions:
-            if not self._stopping.is_set():
-                self.accumulator.settle(partition.number)
-            self.accumulator.drop(partition.number, Cause.END)
-        while self.engine.is_busy and not self._stopping.is_set():
-            self.engine.check()
-            await self.engine.wait_until_idle(TICK)
-        await self.engine.stop(within=self.plan.drain)
-        if not await self.output.settled(SAFE_WITHIN):
-            log.warning("%d results are not safe; what they are about will be replayed again", self.output.unsafe)
+        return bool(owned) and owned <= self._over
 
 
 def _first_time(taken: Taken) -> Nanos | None:
@@ -351,7 +358,7 @@ def _first_time(taken: Taken) -> Nanos | None:
         stream = TrafficStream.FromString(taken.value or b"")
     except DecodeError:
         return None
-    return when(stream.subStream[0]) if stream.subStream else None
+    return when(stream.subStream[0]) if stream.subStream and stream.subStream[0].HasField("ts") else None
 
 
 def _reach(settings: Mapping[str, object]) -> dict[str, object]:

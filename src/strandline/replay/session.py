@@ -96,6 +96,8 @@ class Session:
         self._connecting: asyncio.Task[None] | None = None
         self._has_slot = False
         self._began = Nanos(0)
+        self.sends_until = Nanos(0)
+        """When the last piece of the request is due that is on its way."""
         self._close_at: Nanos | None = None
         self._is_stopping = False
 
@@ -115,7 +117,12 @@ class Session:
     def stop(self) -> None:
         """Begin nothing more; be gone when what is on its way is over."""
         self._is_stopping = True
-        if self.phase not in {Phase.EXCHANGING, Phase.CLOSED}:
+        if self.phase in {Phase.EXCHANGING, Phase.CLOSED}:
+            return
+        if self._queue and self._queue[0].attempts:
+            # It has been sent: whoever goes on after us would send it again.
+            self._over()
+        else:
             self.abort()
 
     def abort(self) -> None:
@@ -140,7 +147,7 @@ class Session:
         work.due = max(engine.timeline.due(work.transaction.began), self.not_before)
         self.phase = Phase.WAITING
         if work.due <= now:
-            self._start()
+            self.start()
         else:
             engine.alarms.at(work.due, self._on_time)
 
@@ -149,7 +156,8 @@ class Session:
             # The clock may have been stopped meanwhile, so the time is looked at anew.
             self._await_time()
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Begin, if there is leave and a slot."""
         if not self._engine.may_send():
             self._park()
         elif self._engine.take_slot(self):
@@ -186,7 +194,12 @@ class Session:
         else:
             self._connecting = None
             self._connection = connection
-            self._send(connection)
+            if engine.may_send():
+                self._send(connection)
+            else:
+                # It took long to connect, and we may have stood still meanwhile.
+                self._free_slot()
+                self._park()
 
     def _refused(self, error: OSError | TimeoutError) -> None:
         work = self._queue[0]
@@ -211,6 +224,7 @@ class Session:
             return
         self.phase = Phase.EXCHANGING
         self._began = engine.clock.monotonic()
+        self.sends_until = later[-1].due if later else self._began
         engine.sending(self, work, self._began)
         connection.send(first, later, work.transaction.method, engine.keep(), self._answered)
 
@@ -241,7 +255,7 @@ class Session:
         work = self._queue[0]
         if self.phase is Phase.UNDECIDED:
             self._engine.undecided(-1)
-        if not self._engine.is_decidable(work):
+        if not (self._is_stopping or self._engine.is_decidable(work)):
             self.phase = Phase.UNDECIDED
             self._engine.undecided(1)
             return
@@ -257,7 +271,7 @@ class Session:
 
     def _try_again(self) -> None:
         if self.phase is Phase.BACKING_OFF:
-            self._start()
+            self.start()
 
     def _over(self) -> None:
         if self.phase is Phase.CLOSED:
@@ -278,6 +292,9 @@ class Session:
         if self.phase is not Phase.IDLE or self._close_at is None:
             return
         engine = self._engine
+        if not engine.leave.is_given:
+            engine.leave.park(self._await_close)
+            return
         due = engine.timeline.due(self._close_at)
         if due > engine.clock.monotonic():
             engine.alarms.at(due, self._await_close)
@@ -291,6 +308,11 @@ class Session:
         if self._has_slot:
             self._has_slot = False
             self._engine.free_slot()
+
+    @property
+    def is_to_close(self) -> bool:
+        """Whether the source closed it, and it is still to be closed at its time."""
+        return self._close_at is not None
 
     @property
     def waiting(self) -> int:

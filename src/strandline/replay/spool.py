@@ -106,12 +106,14 @@ class Spools:
 class Spool:
     """The bytes of one request."""
 
-    __slots__ = ("_owner", "pieces", "size")
+    __slots__ = ("_owner", "held", "pieces", "size")
 
     def __init__(self, owner: Spools) -> None:
         self._owner = owner
         self.pieces: list[Piece] = []
         self.size = 0
+        self.held = OVERHEAD
+        """What of it is in memory."""
 
     def add(self, at: Nanos, data: bytes) -> None:
         """Bytes came at this time."""
@@ -121,6 +123,7 @@ class Spool:
             self.pieces.append(Piece(at, len(data), owner.spill(data)))
         else:
             owner.in_memory += len(data)
+            self.held += len(data)
             self.pieces.append(Piece(at, len(data), data))
 
     def load(self, most: int) -> bytes:
@@ -137,11 +140,10 @@ class Spool:
     def release(self) -> None:
         """The bytes are wanted no more."""
         owner = self._owner
-        owner.in_memory -= OVERHEAD
+        owner.in_memory -= self.held
+        self.held = 0
         for piece in self.pieces:
-            if isinstance(piece.place, bytes):
-                owner.in_memory -= piece.size
-            else:
+            if not isinstance(piece.place, bytes):
                 owner.on_disk -= piece.size
                 piece.place.segment.release()
         self.pieces = []

@@ -69,6 +69,7 @@ class Packets(Protocol):
     @property
     def size(self) -> int: ...
     def add(self, at: Nanos, data: bytes) -> None: ...
+    def release(self) -> None: ...
 
 
 class Cause(Enum):
@@ -435,11 +436,17 @@ class Accumulator:
             dropped = connection.unmarked.pop()
         else:
             return
+        dropped.packets.release()
         dropped.release()
 
     def _end(self, connection: _Connection, at: Nanos, cause: Cause) -> None:
         del self._partitions[connection.partition][connection.key]
         self._unmarked.get(connection.partition, {}).pop(connection.key, None)
+        if cause is Cause.REASSIGNED:
+            # Whoever reads the log from here on will know whether they count.
+            unmarked, connection.unmarked = connection.unmarked, []
+            for transaction in unmarked:
+                self._sink.on_unsent(transaction, cause)
         self._confirm(connection)
         while connection.awaiting:
             self._answered(connection)

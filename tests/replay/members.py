@@ -1,0 +1,96 @@
+"""Members of a replay as processes of their own, and what must hold of all that came to their target."""
+
+import asyncio
+import ctypes
+import signal
+import sys
+from collections import defaultdict
+from itertools import groupby
+from pathlib import Path
+from typing import Self
+
+from strandline.stack.kafka import KafkaCluster
+from tests.ordered.support import create_topic
+from tests.replay.support import Arrival, Said, Server, connection, get, write
+from tests.support import TIMEOUT
+
+PR_SET_PDEATHSIG = 1
+
+
+def steady(kafka: KafkaCluster, topic: str, *, connections: int, requests: int, every: float, partitions: int) -> None:
+    """Connections that each send a request every so many milliseconds, `/connection/number`, in the order of time."""
+    create_topic(kafka.address, topic, partitions)
+    records: list[tuple[float, str, bytes]] = []
+    for c in range(connections):
+        name, begin = f"c{c}", every * c / connections
+        said = [Said(begin + every * n, get(f"/{name}/{n}")) for n in range(requests)]
+        made = connection(name, said, close_at=begin + every * requests)
+        records += [(begin + every * n, name, record) for n, record in enumerate(made)]
+    write(kafka.address, topic, ((name, record) for _, name, record in sorted(records, key=lambda found: found[0])))
+
+
+class Member:
+    """`strandline replay`, run as a command."""
+
+    def __init__(self, kafka: KafkaCluster, topic: str, server: Server, name: str, tmp_path: Path) -> None:
+        self.name = name
+        config = tmp_path / f"{topic}-{name}.yaml"
+        config.write_text(f"transforms:\n  - set_header: {{X-Member: {name}}}\n")
+        self._log = tmp_path / f"{topic}-{name}.log"
+        self._command = [
+            *(sys.executable, "-m", "strandline", "replay", "--target", f"http://127.0.0.1:{server.port}"),
+            *("--topic", topic, "--kafka", kafka.address, "--group", f"{topic}-group", "--config", str(config)),
+            *("--until", "live", "--quiescence", "0.5", "--set", "session.timeout.ms=6000"),
+        ]
+
+    async def start(self, *arguments: str) -> Self:
+        with self._log.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *self._command, *arguments, stderr=log, stdout=log, preexec_fn=_end_with_parent
+            )
+        return self
+
+    async def end(self, number: signal.Signals | None = None) -> int:
+        """Send it a signal, if any, and wait for its exit code."""
+        if number is not None:
+            self.process.send_signal(number)
+        return await asyncio.wait_for(self.process.wait(), TIMEOUT)
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def has_sent(self, server: Server) -> bool:
+        return any(member(arrival) == self.name for arrival in server.arrivals)
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def member(arrival: Arrival) -> str:
+    return arrival.header("X-Member")
+
+
+def assert_all_came_in_order(arrivals: list[Arrival], connections: int, requests: int) -> None:
+    """Every request came at least once, and the first arrivals of each connection in its order."""
+    first = dict.fromkeys(arrival.path for arrival in arrivals)
+    by_connection: dict[str, list[int]] = defaultdict(list)
+    for path in first:
+        name, number = path[1:].split("/")
+        by_connection[name].append(int(number))
+    assert by_connection == {f"c{c}": list(range(requests)) for c in range(connections)}
+
+
+def turns(arrivals: list[Arrival]) -> dict[str, list[str]]:
+    """Which members served each connection, one after the other."""
+    by_connection: dict[str, list[str]] = defaultdict(list)
+    for arrival in arrivals:
+        by_connection[arrival.path.split("/")[1]].append(member(arrival))
+    return {name: [who for who, _ in groupby(served)] for name, served in by_connection.items()}
+
+
+def place(arrival: Arrival) -> tuple[int, int]:
+    """The partition and offset of the record in which a request begins."""
+    partition, _, offset = arrival.mark.partition(".")[0].partition("-")
+    return int(partition), int(offset)

@@ -1,0 +1,119 @@
+"""Members of one group that come, go, die and freeze while they replay."""
+
+import asyncio
+import signal
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+from strandline.stack.kafka import KafkaCluster
+from tests.replay.members import Member, assert_all_came_in_order, place, steady, turns
+from tests.replay.support import Server, committed, serving, until
+
+CONNECTIONS, PARTITIONS = 16, 4
+
+
+class Marks:
+    """What the group had committed from time to time."""
+
+    def __init__(self, kafka: KafkaCluster, topic: str) -> None:
+        self._kafka, self._topic = kafka, topic
+        self.seen: list[list[int]] = []
+
+    async def look(self) -> list[int]:
+        found = await asyncio.to_thread(committed, self._kafka.address, self._topic, PARTITIONS)
+        self.seen.append([max(0, mark) for mark in found])
+        return self.seen[-1]
+
+    def assert_never_back(self) -> None:
+        for before, after in pairwise(self.seen):
+            assert all(was <= now for was, now in zip(before, after, strict=True)), self.seen
+
+
+async def all_serve(server: Server, *members: Member) -> None:
+    """Wait until each of these members has sent something from now on."""
+    since = len(server.arrivals)
+    await until(
+        lambda: (
+            {member.name for member in members} <= {arrival.header("X-Member") for arrival in server.arrivals[since:]}
+        ),
+        f"all of {', '.join(member.name for member in members)} serve",
+    )
+
+
+def test_members_that_join_and_leave_in_good_order_repeat_nothing(
+    kafka: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    requests = 60
+    steady(kafka, topic, connections=CONNECTIONS, requests=requests, every=250, partitions=PARTITIONS)
+
+    async def main() -> None:
+        async with serving() as server:
+            marks = Marks(kafka, topic)
+            one = await Member(kafka, topic, server, "one", tmp_path).start()
+            await all_serve(server, one)
+            two = await Member(kafka, topic, server, "two", tmp_path).start()
+            await all_serve(server, one, two)
+            await marks.look()
+            assert await two.end(signal.SIGTERM) == 0, two.log
+            await marks.look()
+            await all_serve(server, one)
+            assert await one.end() == 0, one.log
+            await marks.look()
+            assert not server.open
+        assert_all_came_in_order(server.arrivals, CONNECTIONS, requests)
+        repeated = [mark for mark, times in Counter(arrival.mark for arrival in server.arrivals).items() if times > 1]
+        assert not repeated, one.log + two.log
+        marks.assert_never_back()
+        assert sum(marks.seen[-1]) == CONNECTIONS * (requests + 1)
+        # One, two, one: never both at a time.
+        assert all(len(served) <= 3 for served in turns(server.arrivals).values())
+
+    asyncio.run(main())
+
+
+def test_a_member_that_is_killed_and_one_that_is_frozen_until_it_is_fenced_lose_nothing_and_disturb_nobody(
+    kafka: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    requests = 60
+    steady(kafka, topic, connections=CONNECTIONS, requests=requests, every=400, partitions=PARTITIONS)
+
+    async def main() -> None:
+        async with serving() as server:
+            marks = Marks(kafka, topic)
+            one, two, three = members = [
+                await Member(kafka, topic, server, name, tmp_path).start() for name in ("one", "two", "three")
+            ]
+            await all_serve(server, *members)
+            await two.end(signal.SIGKILL)
+            three.process.send_signal(signal.SIGSTOP)
+            frozen = len(server.arrivals)
+            held = await marks.look()
+            # What the frozen one had is served by the one that is left, once the group has put it out.
+            await until(lambda: has_all_partitions(server, frozen, "one"), "one serves all")
+            await marks.look()
+            three.process.send_signal(signal.SIGCONT)
+            thawed = len(server.arrivals)
+            assert await one.end() == 0, one.log
+            assert await three.end() == 0, three.log
+            final = await marks.look()
+            assert not server.open
+        assert_all_came_in_order(server.arrivals, CONNECTIONS, requests)
+        marks.assert_never_back()
+        assert sum(final) == CONNECTIONS * (requests + 1)
+        # Nothing that was committed came again; nothing repeats more often than members were lost.
+        assert all(offset >= held[partition] for partition, offset in map(place, server.arrivals[frozen:]))
+        counts = Counter(arrival.mark for arrival in server.arrivals)
+        assert max(counts.values()) <= 3
+        # The one that was thawed sends nothing again that another has sent meanwhile.
+        sent = {arrival.mark for arrival in server.arrivals[frozen:thawed]}
+        again = [arrival for arrival in server.arrivals[thawed:] if arrival.header("X-Member") == "three"]
+        assert not sent & {arrival.mark for arrival in again}, three.log
+        assert all(len(served) <= 5 for served in turns(server.arrivals).values()), turns(server.arrivals)
+
+    asyncio.run(main())
+
+
+def has_all_partitions(server: Server, since: int, name: str) -> bool:
+    mine = [arrival for arrival in server.arrivals[since:] if arrival.header("X-Member") == name]
+    return {place(arrival)[0] for arrival in mine} == {place(arrival)[0] for arrival in server.arrivals}

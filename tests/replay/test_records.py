@@ -1,0 +1,178 @@
+"""Records that are of no use, captures that are scattered, and what is half in the log at its end."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from strandline.cli.replay import summary
+from strandline.errors import ScatteredCapture
+from strandline.replay.engine import Limits
+from strandline.replay.replay import Until
+from strandline.stack.kafka import KafkaCluster
+from strandline.units import Nanos
+from strandline.wire.traffic import Recording
+from tests.ordered.support import create_topic
+from tests.replay.support import (
+    BEGIN,
+    MS,
+    Said,
+    capture,
+    committed,
+    connection,
+    due,
+    get,
+    plan,
+    post,
+    replay,
+    results,
+    running,
+    serving,
+    until,
+    write,
+)
+from tests.support import TIMEOUT, run_strandline
+
+
+def test_records_that_cannot_be_read_go_to_the_dead_letters_and_the_frontier_moves_on(
+    kafka: KafkaCluster, topic: str
+) -> None:
+    [first, second] = connection("c", [Said(0, get("/1")), Said(10, get("/2"))])
+    create_topic(kafka.address, topic, 2)
+    bad = [b"\xff\xfe garbage", b"\x0a\x05ab", b"", b"\x28\x01"]
+    records = [("c", first), *((f"bad-{n}", value) for n, value in enumerate(bad)), ("c", second)]
+    write(kafka.address, topic, records, partition=1)
+
+    async def main() -> None:
+        async with serving() as server:
+            run = await replay(plan(kafka.address, topic, server))
+            assert server.paths == ["/1", "/2"]
+            assert run.buried == len(bad)
+            assert "4 records that cannot be read" in summary(run)
+
+    asyncio.run(main())
+    assert committed(kafka.address, topic, 2)[1] == 6
+    found = letters(kafka.address, f"{topic}-dead-letters", len(bad))
+    assert [(value or b"", headers["partition"], headers["offset"]) for value, headers in found] == [
+        (value, b"1", str(n + 1).encode()) for n, value in enumerate(bad)
+    ]
+    assert all(headers["topic"] == topic.encode() and headers["reason"] for _, headers in found)
+
+
+def letters(address: str, topic: str, count: int) -> list[tuple[bytes | None, dict[str, Any]]]:
+    """The dead letters by their offset."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "test", "enable.auto.commit": False})
+    try:
+        consumer.assign([TopicPartition(topic, number, 0) for number in range(2)])
+        found: list[tuple[bytes | None, dict[str, Any]]] = []
+        while len(found) < count:
+            [message] = consumer.consume(1, TIMEOUT)
+            found.append((message.value(), dict(message.headers() or [])))
+    finally:
+        consumer.close()
+    return sorted(found, key=lambda letter: letter[1]["offset"])
+
+
+def test_a_capture_that_is_scattered_over_partitions_is_refused_with_the_way_to_mend_it(
+    kafka: KafkaCluster, topic: str
+) -> None:
+    create_topic(kafka.address, topic, 3)
+    records = connection("c", [Said(0, get("/1")), Said(10, get("/2"))])
+    write(kafka.address, topic, ((f"c.{n}", record) for n, record in enumerate(records)))
+
+    async def main() -> None:
+        async with serving() as server:
+            with pytest.raises(ScatteredCapture, match=f"strandline import --rekey {topic}"):
+                await replay(plan(kafka.address, topic, server))
+            assert not server.arrivals
+            command = ["replay", "--target", f"http://127.0.0.1:{server.port}", "--topic", topic, "--until", "live"]
+            ended = await asyncio.to_thread(run_strandline, *command, "--kafka", kafka.address)
+            assert ended.returncode == 1
+            assert "import --rekey" in ended.stderr
+
+    asyncio.run(main())
+
+
+def test_half_a_request_at_the_end_is_told_and_left_for_another_time(kafka: KafkaCluster, topic: str) -> None:
+    request = post("/late", b"0123456789")
+    recording = Recording("node", "half")
+    recording.read(Nanos(BEGIN), request[:-5])
+    halves = recording.take()
+    recording.read(Nanos(BEGIN + MS), request[-5:])
+    recording.end_of_request(Nanos(BEGIN + MS))
+    rest = recording.take(last=True)
+    before = connection("before", [Said(0, get("/before"))])
+    after = connection("after", [Said(0, get("/after"))])
+    capture(kafka.address, topic, {"before": before, "half": halves, "after": after})
+
+    async def main() -> None:
+        async with serving() as server:
+            run = await replay(plan(kafka.address, topic, server))
+            assert sorted(server.paths) == ["/after", "/before"]
+            assert "1 half at the end, not committed" in summary(run)
+            assert committed(kafka.address, topic) == [1]
+            server.arrivals.clear()
+            write(kafka.address, topic, (("half", record) for record in rest))
+            run = await replay(plan(kafka.address, topic, server))
+            assert sorted(server.paths) == ["/after", "/late"]
+            assert run.engine.counters.half == 0
+
+    asyncio.run(main())
+    assert committed(kafka.address, topic) == [4]
+
+
+def test_an_answer_that_is_open_at_the_end_is_told_as_incomplete(
+    kafka: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    cut = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"
+    capture(kafka.address, topic, {"c": connection("c", [Said(0, get("/1"), cut)])})
+
+    async def main() -> None:
+        async with serving() as server:
+            await replay(plan(kafka.address, topic, server, results=tmp_path / "results.jsonl"))
+
+    asyncio.run(main())
+    [result] = results(tmp_path / "results.jsonl")
+    assert result["source_response"]["complete"] is False
+    assert result["source_response"]["length"] == 4
+    assert committed(kafka.address, topic) == [1]
+
+
+def test_at_the_end_of_the_log_a_silent_connection_comes_to_its_end(kafka: KafkaCluster, topic: str) -> None:
+    half = Recording("node", "half")
+    half.read(Nanos(BEGIN), b"GET /half HTT")
+    unanswered = connection("c", [Said(0, get("/1"), None)])
+    capture(kafka.address, topic, {"half": half.take(), "c": unanswered})
+
+    async def main() -> None:
+        async with serving() as server:
+            short = timedelta(seconds=0.5)
+            chosen = plan(kafka.address, topic, server, packet_timeout=short, until=Until.NEVER)
+            async with running(chosen) as run:
+                await until(lambda: server.paths == ["/1"], "the whole one arrives")
+                await until(lambda: not server.open, "its connection is closed")
+                assert server.closed[1] >= due(run, 500)
+                await until(lambda: committed(kafka.address, topic) == [2], "both are committed")
+                assert run.engine.counters.unsent == 1
+                run.stop()
+
+    asyncio.run(main())
+
+
+def test_a_replay_ends_at_a_time_of_the_source(kafka: KafkaCluster, topic: str) -> None:
+    said = [Said(100 * number, get(f"/{number}")) for number in range(5)]
+    capture(kafka.address, topic, {"c": connection("c", said)})
+    end = datetime.fromtimestamp((BEGIN + 250 * MS) / 1e9, UTC)
+
+    async def main() -> None:
+        async with serving() as server:
+            await replay(plan(kafka.address, topic, server, until=end))
+            assert server.paths == ["/0", "/1", "/2"]
+            assert committed(kafka.address, topic) == [3]
+            await replay(plan(kafka.address, topic, server, limits=Limits(quiescence=timedelta(0))))
+            assert server.paths == ["/0", "/1", "/2", "/3", "/4"]
+
+    asyncio.run(main())

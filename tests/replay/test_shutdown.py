@@ -1,0 +1,94 @@
+"""How a replay comes to its end, and with which exit code."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+from strandline.stack.kafka import KafkaCluster
+from tests.replay.members import Member, steady
+from tests.replay.support import Held, Peer, Said, capture, committed, connection, get, serving, until
+
+
+def test_a_signal_lets_what_is_on_its_way_end_and_commits_it(kafka: KafkaCluster, topic: str, tmp_path: Path) -> None:
+    said = [Said(0, get("/1")), Said(60_000, get("/2"))]
+    capture(kafka.address, topic, {"c": connection("c", said), "d": connection("d", [Said(0, get("/hold"))])})
+    held = Held("/hold")
+
+    async def main() -> None:
+        async with serving(held) as server:
+            one = await Member(kafka, topic, server, "one", tmp_path).start()
+            await until(lambda: len(server.arrivals) == 2, "two arrive")
+            one.process.send_signal(signal.SIGTERM)
+            on_hold = next(arrival.connection for arrival in server.arrivals if arrival.path == "/hold")
+            await until(lambda: server.open == {on_hold}, "the other connection is closed")
+            held.let_go()
+            assert await one.end() == 0, one.log
+            assert not server.open
+            assert sorted(server.paths) == ["/1", "/hold"]
+            assert "2 of 3 requests sent" in one.log
+
+    asyncio.run(main())
+    # The second request was not sent, and holds the frontier.
+    assert committed(kafka.address, topic) == [1]
+
+
+def test_what_does_not_end_in_time_is_broken_off_and_not_committed(
+    kafka: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    capture(kafka.address, topic, {"c": connection("c", [Said(0, get("/hold"))])})
+
+    async def main() -> None:
+        async with serving(Held("/hold")) as server:
+            one = await Member(kafka, topic, server, "one", tmp_path).start("--drain", "0.3")
+            await until(lambda: server.arrivals, "it arrives")
+            assert await one.end(signal.SIGTERM) == 0, one.log
+            await until(lambda: not server.open, "its connection is gone")
+
+    asyncio.run(main())
+    assert committed(kafka.address, topic)[0] <= 0
+
+
+def test_a_second_signal_ends_it_at_once(kafka: KafkaCluster, topic: str, tmp_path: Path) -> None:
+    capture(kafka.address, topic, {"c": connection("c", [Said(0, get("/hold"))])})
+
+    async def main() -> None:
+        async with serving(Held("/hold")) as server:
+            one = await Member(kafka, topic, server, "one", tmp_path).start("--drain", "600")
+            await until(lambda: server.arrivals, "it arrives")
+            one.process.send_signal(signal.SIGINT)
+            await asyncio.sleep(0.3)
+            assert await one.end(signal.SIGINT) == 1
+            assert "interrupted" in one.log
+
+    asyncio.run(main())
+
+
+def test_a_sent_request_whose_next_attempt_is_awaited_is_told_as_it_is_and_does_not_repeat(
+    kafka: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    steady(kafka, topic, connections=1, requests=1, every=60_000, partitions=1)
+
+    async def busy(peer: Peer, _request: bytes) -> None:
+        peer.write(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
+
+    async def main() -> None:
+        async with serving(busy) as server:
+            one = await Member(kafka, topic, server, "one", tmp_path).start()
+            await until(lambda: len(server.arrivals) == 3, "the third attempt is made")
+            assert await one.end(signal.SIGTERM) == 0, one.log
+            assert "1 status differs" in one.log
+
+    asyncio.run(main())
+    assert committed(kafka.address, topic)[0] >= 1
+
+
+def test_exit_codes_tell_the_cause(kafka: KafkaCluster, topic: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving() as server:
+            wrong = await Member(kafka, topic, server, "one", tmp_path).start("--lookahead", "1")
+            assert await wrong.end() == 2
+            missing = await Member(kafka, f"{topic}-missing", server, "one", tmp_path).start()
+            assert await missing.end() == 1
+            assert f"{topic}-missing" in missing.log
+
+    asyncio.run(main())

@@ -1,0 +1,292 @@
+"""A target that is down, goes away, is slow, breaks off, answers nonsense, or cannot be trusted."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from strandline.errors import TargetDown, TargetRefused
+from strandline.replay.engine import Limits
+from strandline.replay.health import WhenDown
+from strandline.replay.target import Target
+from strandline.stack.certificates import Authority
+from strandline.stack.kafka import KafkaCluster
+from tests.replay.support import (
+    OK,
+    Peer,
+    Said,
+    Server,
+    answering,
+    capture,
+    committed,
+    connection,
+    due,
+    get,
+    plan,
+    post,
+    replay,
+    results,
+    running,
+    serving,
+    until,
+)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def three(kafka: KafkaCluster, topic: str, every: float = 100) -> list[str]:
+    """A connection with three requests; their paths."""
+    paths = ["/1", "/2", "/3"]
+    said = [Said(number * every, get(path)) for number, path in enumerate(paths)]
+    capture(kafka.address, topic, {"c": connection("c", said, close_at=3 * every)})
+    return paths
+
+
+async def with_target(
+    kafka: KafkaCluster, topic: str, answer: Callable[[Peer, bytes], Awaitable[None]], path: Path
+) -> Server:
+    """Replay three requests onto a target that answers so."""
+    async with serving(answer) as server:
+        await replay(plan(kafka.address, topic, server, results=path))
+    return server
+
+
+def test_a_target_that_is_down_stops_the_clock_and_nothing_is_lost(kafka: KafkaCluster, topic: str) -> None:
+    paths = three(kafka, topic)
+
+    async def main() -> None:
+        server = Server(port=free_port())
+        async with running(plan(kafka.address, topic, server)) as run:
+            await until(lambda: run.is_running and run.engine.timeline.reached(), "there is a first request")
+            await until(lambda: run.engine.leave.against, "the target is found down")
+            stood_at = run.engine.timeline.reached()
+            await asyncio.sleep(0.5)
+            assert run.engine.timeline.reached() == stood_at
+            assert run.engine.counters.sent == 0
+            await server.start()
+        assert server.paths == paths
+        assert all(arrival.at >= due(run, at) for arrival, at in zip(server.arrivals, [0, 100, 200], strict=True))
+        # The time that the clock stood still does not count.
+        assert run.engine.counters.lateness.quantile(1) < 500e6
+        assert run.engine.counters.failed == 0
+        await server.go_away()
+
+    uvloop.run(main())
+    assert committed(kafka.address, topic) == [4]
+
+
+def test_a_target_that_goes_away_in_the_middle_gets_the_rest_when_it_is_back(kafka: KafkaCluster, topic: str) -> None:
+    said = [Said(50 * number, get(f"/{number}")) for number in range(20)]
+    capture(kafka.address, topic, {"c": connection("c", said, close_at=1000)})
+
+    async def main() -> None:
+        async with serving() as server:
+            async with running(plan(kafka.address, topic, server)) as run:
+                await until(lambda: len(server.arrivals) >= 5, "some arrive")
+                await server.go_away()
+                await until(lambda: run.engine.leave.against, "the target is found down")
+                gone = len(server.arrivals)
+                await server.start()
+            assert gone < 20
+            assert list(dict.fromkeys(server.paths)) == [f"/{number}" for number in range(20)]
+            assert run.engine.counters.failed == 0
+            assert not server.open
+
+    uvloop.run(main())
+    assert committed(kafka.address, topic) == [21]
+
+
+def test_told_to_fail_requests_fail_after_some_refusals_and_are_committed(
+    kafka: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    three(kafka, topic)
+    url = f"http://127.0.0.1:{free_port()}"
+    run = uvloop.run(
+        replay(plan(kafka.address, topic, url, when_down=WhenDown.FAIL, results=tmp_path / "results.jsonl"))
+    )
+    assert run.engine.counters.failed == 3
+    found = results(tmp_path / "results.jsonl")
+    assert [(result["verdict"], len(result["attempts"])) for result in found] == [("no_target", 0)] * 3
+    assert all(f"cannot connect to {url}" in result["error"] for result in found)
+    assert committed(kafka.address, topic) == [4]
+
+
+def test_a_target_that_is_down_for_too_long_ends_the_replay_and_nothing_is_committed(
+    kafka: KafkaCluster, topic: str
+) -> None:
+    three(kafka, topic)
+    limits = Limits(down_for=timedelta(seconds=0.5))
+    with pytest.raises(TargetDown, match=r"could not be reached for 0\.5 s"):
+        uvloop.run(replay(plan(kafka.address, topic, f"http://127.0.0.1:{free_port()}", limits=limits)))
+    assert committed(kafka.address, topic)[0] <= 0
+
+
+def test_an_answer_that_breaks_off_is_asked_for_four_times_and_then_the_next_request_goes_out(
+    kafka: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    three(kafka, topic)
+
+    async def break_off(peer: Peer, request: bytes) -> None:
+        if request.startswith(b"GET /2 "):
+            peer.write(OK[:-1])
+            await asyncio.sleep(0.02)
+            peer.reset()
+        else:
+            peer.write(OK)
+
+    server = uvloop.run(with_target(kafka, topic, break_off, tmp_path / "results.jsonl"))
+    assert server.paths == ["/1", "/2", "/2", "/2", "/2", "/3"]
+    assert len({arrival.mark for arrival in server.arrivals}) == 3
+    failed = results(tmp_path / "results.jsonl")[1]
+    assert len(failed["attempts"]) == 4
+    assert "in the middle of its answer" in failed["error"]
+    assert committed(kafka.address, topic) == [4]
+
+
+def test_what_is_not_http_is_reported_and_the_replay_goes_on(kafka: KafkaCluster, topic: str, tmp_path: Path) -> None:
+    three(kafka, topic)
+    server = uvloop.run(with_target(kafka, topic, answering(b"what do you want?\r\n\r\n"), tmp_path / "results.jsonl"))
+    assert list(dict.fromkeys(server.paths)) == ["/1", "/2", "/3"]
+    found = results(tmp_path / "results.jsonl")
+    assert [result["error"] for result in found] == ["the answer is not HTTP/1"] * 3
+    assert committed(kafka.address, topic) == [4]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\n\r\nok",
+    ],
+    ids=["said", "unsaid", "http-1.0", "by-closing"],
+)
+def test_a_target_that_closes_after_each_answer_gets_every_request_once(
+    kafka: KafkaCluster, topic: str, answer: bytes, tmp_path: Path
+) -> None:
+    paths = three(kafka, topic)
+    server = uvloop.run(with_target(kafka, topic, answering(answer, close=True), tmp_path / "results.jsonl"))
+    assert server.paths == paths
+    assert [arrival.connection for arrival in server.arrivals] == [1, 2, 3]
+    assert [result["verdict"] for result in results(tmp_path / "results.jsonl")] == ["match"] * 3
+
+
+def test_answers_end_where_http_says(kafka: KafkaCluster, topic: str, tmp_path: Path) -> None:
+    heads = {
+        "/interim": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + OK,
+        "/head": b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n",
+        "/no-content": b"HTTP/1.1 204 No Content\r\n\r\n",
+        "/unchanged": b"HTTP/1.1 304 Not Modified\r\nContent-Length: 1000\r\n\r\n",
+        "/chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX: y\r\n\r\n",
+        "/plain": OK,
+    }
+    said = [
+        Said(10 * n, post(path, b"body", "Expect: 100-continue") if path == "/interim" else get(path), answer)
+        for n, (path, answer) in enumerate(heads.items())
+    ]
+    said[1] = Said(10, get("/head").replace(b"GET", b"HEAD"), heads["/head"])
+    capture(kafka.address, topic, {"c": connection("c", said)})
+
+    async def answer(peer: Peer, request: bytes) -> None:
+        for byte in heads[request.split(b" ", 2)[1].decode()]:
+            peer.write(bytes([byte]))
+
+    server = uvloop.run(with_target(kafka, topic, answer, tmp_path / "results.jsonl"))
+    assert [arrival.path for arrival in server.arrivals] == list(heads)
+    assert {arrival.connection for arrival in server.arrivals} == {1}
+    found = results(tmp_path / "results.jsonl")
+    assert [(result["verdict"], result["same_body"], result["error"]) for result in found] == [
+        ("match", True, None)
+    ] * 6
+
+
+def test_an_answer_that_does_not_come_in_time_is_given_up(kafka: KafkaCluster, topic: str, tmp_path: Path) -> None:
+    capture(kafka.address, topic, {"c": connection("c", [Said(0, get("/1"))])})
+
+    async def main() -> None:
+        async with serving(lambda peer, request: asyncio.sleep(60)) as server:
+            limits = Limits(answer_within=timedelta(seconds=0.2))
+            await replay(plan(kafka.address, topic, server, limits=limits, results=tmp_path / "results.jsonl"))
+            assert server.paths == ["/1"] * 4
+            assert not server.open
+
+    uvloop.run(main())
+    [result] = results(tmp_path / "results.jsonl")
+    assert result["error"] == "no answer within 0.2 s"
+    assert committed(kafka.address, topic) == [1]
+
+
+def test_a_slow_target_keeps_its_connection_waiting_and_no_other(kafka: KafkaCluster, topic: str) -> None:
+    slow = [Said(0, get("/slow/1")), Said(10, get("/slow/2"))]
+    quick = [Said(20 * number, get(f"/quick/{number}")) for number in range(5)]
+    capture(kafka.address, topic, {"slow": connection("slow", slow), "quick": connection("quick", quick)})
+    answered = asyncio.Event()
+
+    async def answer(peer: Peer, request: bytes) -> None:
+        if request.startswith(b"GET /slow/1"):
+            await answered.wait()
+        peer.write(OK)
+
+    async def main() -> None:
+        async with serving(answer) as server:
+            async with running(plan(kafka.address, topic, server)):
+                await until(lambda: "/quick/4" in server.paths, "all of the quick ones arrive")
+                assert "/slow/2" not in server.paths
+                answered.set()
+            assert server.paths[-1] == "/slow/2"
+
+    uvloop.run(main())
+
+
+def secured(authority: Authority, tmp_path: Path, host: str) -> ssl.SSLContext:
+    certificate, key = authority.issue("target", [host])
+    (tmp_path / "target.pem").write_text(key + certificate)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "target.pem")
+    return context
+
+
+def test_a_target_with_tls_gets_all_on_one_handshake(kafka: KafkaCluster, topic: str, tmp_path: Path) -> None:
+    paths = three(kafka, topic)
+    authority = Authority("test")
+
+    async def main() -> None:
+        async with serving(tls=secured(authority, tmp_path, "127.0.0.1")) as server:
+            trust = ssl.create_default_context(cadata=authority.certificate)
+            await replay(
+                plan(kafka.address, topic, server, target=Target(f"https://127.0.0.1:{server.port}", tls=trust))
+            )
+            assert server.paths == paths
+            assert server.count == 1
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "elsewhere.example"])
+def test_a_wrong_certificate_ends_the_replay_with_nothing_sent_or_committed(
+    kafka: KafkaCluster, topic: str, tmp_path: Path, host: str
+) -> None:
+    three(kafka, topic)
+    authority = Authority("test")
+
+    async def main() -> None:
+        async with serving(tls=secured(authority, tmp_path, host)) as server:
+            trusted = authority.certificate if host != "127.0.0.1" else Authority("other").certificate
+            target = Target(f"https://127.0.0.1:{server.port}", tls=ssl.create_default_context(cadata=trusted))
+            with pytest.raises(TargetRefused, match=r"its certificate is not taken \(.*--target-ca"):
+                await replay(plan(kafka.address, topic, server, target=target))
+            assert not server.arrivals
+
+    uvloop.run(main())
+    assert committed(kafka.address, topic)[0] <= 0
