@@ -56,6 +56,8 @@ class Upstream:
         has_continued = False
         while data := await reader.read(1 << 16):
             self.received += data
+            if framer is None:
+                writer.write(data)
             start = 0
             while framer is not None and start < len(data):
                 try:
@@ -75,8 +77,6 @@ class Upstream:
                 elif framer.head and framer.expects_continue and not has_continued:
                     has_continued = True
                     writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            if framer is None and start >= len(data):
-                writer.write(data)
             await writer.drain()
             if self._then_close and self.complete:
                 break
@@ -206,7 +206,9 @@ def records_of(kafka: str, topic: str) -> list[tuple[str, bytes]]:
     """All records that a topic has now, with their keys."""
     consumer = Consumer({"bootstrap.servers": kafka, "group.id": "test", "enable.auto.commit": False})
     try:
-        partitions = [TopicPartition(topic, p, 0) for p in consumer.list_topics(topic, TIMEOUT).topics[topic].partitions]
+        partitions = [
+            TopicPartition(topic, p, 0) for p in consumer.list_topics(topic, TIMEOUT).topics[topic].partitions
+        ]
         wanted = sum(consumer.get_watermark_offsets(partition, TIMEOUT)[1] for partition in partitions)
         consumer.assign(partitions)
         found: list[tuple[str, bytes]] = []

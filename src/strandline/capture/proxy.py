@@ -1,6 +1,7 @@
 """The reverse proxy: listens, pairs each client with a connection to the upstream, and looks after all of them."""
 
 import asyncio
+import itertools
 import logging
 import ssl
 import uuid
@@ -177,24 +178,24 @@ class Proxy:
             connection.resume_for_kafka()
 
     async def _make_topic(self) -> None:
-        try:
+        """At once where requests will wait for Kafka; else when it is there, since nothing is to depend on it."""
+        if self.settings.reliable is Reliable.NONE:
+            self._tasks.append(self._loop.create_task(self._make_topic_when_possible()))
+        else:
             await asyncio.to_thread(self.publisher.create_topic, self.settings.partitions)
-        except StrandlineError as error:
-            if self.settings.reliable is not Reliable.NONE:
-                raise
-            log.error("%s; the capture starts without it, and tries again", error)
-            self._tasks.append(self._loop.create_task(self._make_topic_later()))
 
-    async def _make_topic_later(self) -> None:
-        while True:
-            await asyncio.sleep(TOPIC_RETRY_S)
+    async def _make_topic_when_possible(self) -> None:
+        for attempt in itertools.count(1):
             try:
                 await asyncio.to_thread(self.publisher.create_topic, self.settings.partitions)
             except StrandlineError as error:
-                log.debug("%s", error)
+                if attempt == 1:
+                    log.error("%s; traffic passes, and records wait as long as there is room", error)
             else:
-                log.warning("Kafka is there now")
+                if attempt > 1:
+                    log.warning("Kafka is there now")
                 return
+            await asyncio.sleep(TOPIC_RETRY_S)
 
 
 def is_sampled(connection: str, rate: float) -> bool:

@@ -20,7 +20,7 @@ from confluent_kafka.cimpl import NewTopic
 from strandline.errors import BrokerRefused, BrokerUnreachable, OptionError
 
 POLL_S = 0.2
-TOPIC_TIMEOUT_S = 10.0
+TOPIC_TIMEOUT_S = 5.0
 OURS: dict[str, str | int | float | bool] = {
     "acks": "all",
     "enable.idempotence": True,
