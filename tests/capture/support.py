@@ -217,7 +217,7 @@ def records_of(kafka: str, topic: str) -> list[tuple[str, bytes]]:
             assert time.monotonic() < deadline, f"{len(found)} of {wanted} records"
             for message in consumer.consume(wanted, timeout=0.2):
                 assert message.error() is None
-                found.append(((message.key() or b"").decode(), bytes(message.value() or b"")))  # type: ignore[union-attr]
+                found.append(((message.key() or b"").decode(), bytes(message.value() or b"")))
         return found
     finally:
         consumer.close()

@@ -49,18 +49,15 @@ def trees_with_a_secret(draw: st.DrawFn) -> tuple[Any, str]:
     tree: Any = draw(st.sampled_from([SECRET, {"deep": SECRET}, [SECRET], [{"a": [SECRET]}]]))
     path: list[str] = []
     for _ in range(draw(st.integers(1, 4))):
-        if path and draw(st.booleans()):
+        if bool(path) and draw(st.booleans()):
+            # Items of an array count as being where it is.
             tree = [*draw(st.lists(TREES, max_size=2)), tree]
         else:
             name = draw(NAMES)
             others = draw(st.dictionaries(NAMES, TREES, max_size=2))
             tree = {**others, name: tree}
             path.insert(0, draw(st.sampled_from([name, name.upper(), "*"])))
-    if not path:
-        return {"password": SECRET}, "password"
-    if draw(st.booleans()):
-        path = ["**", path[-1]]
-    return tree, ".".join(path)
+    return tree, draw(st.sampled_from([".".join(path), f"**.{path[-1]}"]))
 
 
 @given(trees_with_a_secret(), ACTIONS, st.data())
