@@ -216,10 +216,10 @@ class Connection(asyncio.Protocol):
         """Whether nothing is under way, as far as can be seen; of what is not followed, nothing can."""
         return self._recorder is not None and self._recorder.is_idle and not self._queue and not self._early
 
-    def flush(self) -> None:
+    def flush(self, *, is_urgent: bool = False) -> None:
         """Bring what is recorded on its way to Kafka."""
         if self._recorder is not None:
-            self._publish(*self._recorder.take())
+            self._publish(*self._recorder.take(), is_urgent=is_urgent)
 
     def resume_for_kafka(self) -> None:
         """There is room for records again, or there has been none for too long."""
@@ -303,7 +303,7 @@ class Connection(asyncio.Protocol):
             self._proxy.wait_for_room(self)
 
     def _hold(self, data: bytes, places: Sequence[tuple[int, int]]) -> None:
-        self.flush()
+        self.flush(is_urgent=True)
         deliveries, since = self._deliveries, self._loop.time()
         passed = 0
         for start, stop in places:
@@ -382,13 +382,13 @@ class Connection(asyncio.Protocol):
         if self._queue:
             self._go_on()
 
-    def _publish(self, key: str, records: list[bytes]) -> None:
+    def _publish(self, key: str, records: list[bytes], *, is_urgent: bool = False) -> None:
         if records and self._deliveries.is_lost:
             self._deliveries = Deliveries(self)
         deliveries = self._deliveries
         for record in records:
             deliveries.published += 1
-            if not self._proxy.publisher.publish(key, record, deliveries.settle):
+            if not self._proxy.publisher.publish(key, record, deliveries.settle, is_urgent=is_urgent):
                 deliveries.is_lost = True
                 if self._recorder is not None:
                     self._recorder.lose()

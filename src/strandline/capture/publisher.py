@@ -20,6 +20,8 @@ from confluent_kafka.cimpl import NewTopic
 from strandline.errors import BrokerRefused, BrokerUnreachable, OptionError
 
 POLL_S = 0.2
+GATHER_S = 0.02
+"""How long a record that nobody waits for is kept, to be sent with others: a broker is asked per batch, not per record."""
 TOPIC_TIMEOUT_S = 5.0
 OURS: dict[str, str | int | float | bool] = {
     "acks": "all",
@@ -37,7 +39,7 @@ Done = Callable[[bool], None]
 class Publisher:
     """Writes records to a topic. All methods but `create_topic` belong to the loop."""
 
-    def __init__(self, settings: Mapping[str, str], topic: str, *, buffer_bytes: int, linger_ms: float) -> None:
+    def __init__(self, settings: Mapping[str, str], topic: str, *, buffer_bytes: int, linger_ms: float = 0) -> None:
         self.topic = topic
         self.buffer_bytes = buffer_bytes
         self.waiting_bytes = 0
@@ -60,6 +62,7 @@ class Publisher:
             # Its text names the setting, not the value.
             raise OptionError(f"a setting for Kafka: {error.args[0].str()}") from None
         self._loop = asyncio.get_running_loop()
+        self._gathered: list[tuple[str, bytes, Done]] = []
         self._outcomes: deque[tuple[Done, int, Reason | None]] = deque()
         self._is_woken = False
         self._is_open = True
@@ -90,24 +93,28 @@ class Publisher:
             if error.args[0].code() != Reason.TOPIC_ALREADY_EXISTS:
                 raise BrokerRefused(error.args[0].str(), f"the making of topic '{self.topic}'") from None
 
-    def publish(self, key: str, record: bytes, done: Done) -> bool:
-        """Take a record; `done` tells later whether Kafka has it. False where there is no room for it."""
+    def publish(self, key: str, record: bytes, done: Done, *, is_urgent: bool = False) -> bool:
+        """Take a record; `done` tells later whether Kafka has it. False where there is no room for it.
+
+        One that is urgent is sent at once, and all before it.
+        """
         size = len(record) + len(key)
         if self.is_losing or self.waiting_bytes + size > self.buffer_bytes:
             self._drop(size)
             return False
-        try:
-            self._producer.produce(self.topic, record, key, on_delivery=partial(self._delivered, done, size))
-        except (BufferError, KafkaException):
-            self._drop(size)
-            return False
         self.waiting_bytes += size
         self._was_crowded = self._was_crowded or self.is_crowded
+        self._gathered.append((key, record, done))
+        if is_urgent:
+            self._send()
+        elif len(self._gathered) == 1:
+            self._loop.call_later(GATHER_S, self._send)
         return True
 
     async def close(self, within: float) -> int:
         """Wait until Kafka has everything, for so many seconds; how many records it does not have."""
         deadline = self._loop.time() + within
+        self._send()
         while len(self._producer) and self._loop.time() < deadline:
             await asyncio.sleep(0.02)
         self._is_open = False
@@ -120,12 +127,22 @@ class Publisher:
             self._end_loss()
         return self.failed - left
 
+    def _send(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        for key, record, done in gathered:
+            size = len(record) + len(key)
+            try:
+                self._producer.produce(self.topic, record, key, on_delivery=partial(self._delivered, done, size))
+            except (BufferError, KafkaException) as error:
+                reason = error.args[0] if isinstance(error, KafkaException) else Reason(Reason._QUEUE_FULL)
+                self._delivered(done, size, reason, None)
+
     def _serve(self) -> None:
         while self._is_open:
             self._producer.poll(POLL_S)
 
-    def _delivered(self, done: Done, size: int, error: Reason | None, _message: Message) -> None:
-        """On the thread of the publisher."""
+    def _delivered(self, done: Done, size: int, error: Reason | None, _message: Message | None) -> None:
+        """On the thread of the publisher, mostly."""
         self._outcomes.append((done, size, error))
         if not self._is_woken:
             self._is_woken = True

@@ -70,7 +70,8 @@ class Recorder:
     @property
     def is_idle(self) -> bool:
         """Whether every request has been answered and none has begun."""
-        return not (self.opaque or self._unanswered or self._requests.has_begun or self._responses.has_begun)
+        is_answering = self._responses.has_begun and not self._responses.complete
+        return not (self.opaque or self._unanswered or self._requests.has_begun or is_answering)
 
     @property
     def is_in_held_request(self) -> bool:
@@ -123,7 +124,7 @@ class Recorder:
                 if self._recording is not None and self._redaction is None:
                     self._recording.write(at, data[start:])
                 break
-            if not responses.has_begun:
+            if responses.complete or not responses.has_begun:
                 responses.next(unanswered[0] if unanswered else b"GET")
             try:
                 stop = responses.feed(data, start)
@@ -146,7 +147,7 @@ class Recorder:
 
     def end_of_responses(self, at: Nanos) -> None:
         """The upstream sends no more, which may be the end of a response."""
-        if not self._opaque_responses and self._responses.has_begun:
+        if not self._opaque_responses and self._responses.has_begun and not self._responses.complete:
             if self._responses.end():
                 self._end_response(at)
             else:
@@ -232,8 +233,6 @@ class Recorder:
         if self._responses.opaque:
             self._opaque_requests = self._opaque_responses = True
             self._become_opaque(at, "upgrade")
-        else:
-            self._responses.next()
 
     def _become_opaque(self, at: Nanos, why: str) -> None:
         self.opaque = self.opaque or why
