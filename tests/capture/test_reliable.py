@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from strandline.capture import publisher
 from strandline.capture.proxy import Proxy
 from strandline.capture.recorder import Reliable
 from strandline.errors import BrokerUnreachable
@@ -150,7 +151,11 @@ def test_after_too_long_a_request_goes_on_and_the_record_says_so(kafka: KafkaClu
     assert found.is_whole
 
 
-def test_without_kafka_nothing_waits_where_nothing_has_to(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_kafka_nothing_waits_where_nothing_has_to(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "TOPIC_TIMEOUT_S", 0.5)
+
     async def go() -> Proxy:
         async with Upstream().listening() as upstream:
             nowhere = f"127.0.0.1:{free_port()}"
@@ -174,7 +179,9 @@ def test_without_kafka_nothing_waits_where_nothing_has_to(caplog: pytest.LogCapt
     assert told[1].startswith(f"records are kept again: {proxy.publisher.dropped} were dropped")
 
 
-def test_where_requests_wait_for_kafka_the_capture_does_not_start_without_it() -> None:
+def test_where_requests_wait_for_kafka_the_capture_does_not_start_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher, "TOPIC_TIMEOUT_S", 0.5)
+
     async def go() -> None:
         async with capturing(f"127.0.0.1:{free_port()}", free_port(), new_topic()):
             pass
@@ -215,3 +222,28 @@ def test_a_connection_that_lost_a_record_is_cut_there_and_recorded_anew_under_an
     assert second.is_whole
     assert second.requests == [POST]
     assert first.id != second.id
+
+
+def test_a_request_whose_record_was_dropped_waits_as_long_as_any_and_the_next_is_recorded(kafka: KafkaCluster) -> None:
+    async def go() -> None:
+        async with (
+            Upstream().listening() as upstream,
+            capturing(kafka.address, upstream.port, topic, release_after_s=0.3) as proxy,
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port_of(proxy))
+            proxy.publisher.is_losing = True
+            writer.write(POST)
+            assert await reader.readexactly(len(OK)) == OK
+            assert (proxy.counts.timed_out, proxy.counts.unrecorded) == (1, 0)
+            assert proxy.publisher.dropped == 1
+            proxy.publisher.is_losing = False
+            writer.write(POST)
+            assert await reader.readexactly(len(OK)) == OK
+            assert proxy.counts.timed_out == 1
+            writer.close()
+
+    topic = new_topic()
+    run(go())
+    (found,) = in_kafka(kafka.address, topic)
+    assert found.requests == [POST]
+    assert ("release", False) in found.events

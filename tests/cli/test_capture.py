@@ -126,6 +126,7 @@ def is_refused(port: int) -> bool:
         (["--listen", "h:1", "--to", "http://h", "--sample", "3"], 2, "--sample takes 0 to 1"),
         (["--listen", "h:1", "--to", "http://h", "--tls-key", "k"], 2, "belong together"),
         (["--listen", "h:1", "--to", "http://h", "--set", "nonsense=1"], 2, "a setting for Kafka"),
+        (["--listen", "h:1", "--to", "http://h", "--set", "linger.ms=hunter2"], 2, "a setting for Kafka"),
         (["--listen", "127.0.0.1:0", "--to", "http://h", "--kafka", "127.0.0.1:1"], 1, "Kafka at 127.0.0.1:1"),
     ],
 )
@@ -133,3 +134,4 @@ def test_wrong_use_is_one_clear_line(arguments: list[str], code: int, told: str)
     result = run_strandline("capture", *arguments)
     assert result.returncode == code
     assert told in result.stderr.splitlines()[-1]
+    assert "hunter2" not in result.stderr

@@ -287,6 +287,8 @@ class Connection(asyncio.Protocol):
         before = recorder.requests
         held = recorder.read(at, data)
         self._counts.requests += recorder.requests - before
+        if not recorder.is_recording:
+            self._counts.unrecorded += recorder.requests - before
         if held:
             self._hold(data, held)
         else:
@@ -386,13 +388,15 @@ class Connection(asyncio.Protocol):
         if records and self._deliveries.is_lost:
             self._deliveries = Deliveries(self)
         deliveries = self._deliveries
+        publisher = self._proxy.publisher
         for record in records:
             deliveries.published += 1
-            if not self._proxy.publisher.publish(key, record, deliveries.settle, is_urgent=is_urgent):
+            if deliveries.is_lost:
+                publisher.drop(len(record) + len(key))
+            elif not publisher.publish(key, record, deliveries.settle, is_urgent=is_urgent):
                 deliveries.is_lost = True
-                if self._recorder is not None:
-                    self._recorder.lose()
-                break
+        if deliveries.is_lost and self._recorder is not None:
+            self._recorder.lose()
 
     def _end_requests(self) -> None:
         if self._recorder is not None:

@@ -19,6 +19,7 @@ class Counts:
     """Now."""
     sampled: int = 0
     requests: int = 0
+    unrecorded: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
     held_now: int = 0
@@ -44,6 +45,7 @@ class Metrics(Collector):
             ("connections", counts.connections, "Connections of clients"),
             ("recorded_connections", counts.sampled, "Connections that are recorded"),
             ("requests", counts.requests, "Complete requests on recorded connections"),
+            ("unrecorded_requests", counts.unrecorded, "Of these, how many came while a lost record was in the way"),
             ("records_published", publisher.published, "Records that Kafka has acknowledged"),
             ("records_failed", publisher.failed, "Records that Kafka has refused"),
             ("records_dropped", publisher.dropped, "Records that there was no room for"),

@@ -22,6 +22,7 @@ TICK_S = 0.25
 QUIET_TICKS = 4
 """A connection that is not followed counts as idle, at the end, when nothing has come for so long."""
 TOPIC_RETRY_S = 5.0
+BACKLOG = 1024
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class Proxy:
                 self._accept,
                 host,
                 port,
+                backlog=BACKLOG,
                 ssl=self.settings.front_tls,
                 ssl_handshake_timeout=None if self.settings.front_tls is None else HANDSHAKE_S,
             )

@@ -21,7 +21,7 @@ from strandline.errors import BrokerRefused, BrokerUnreachable, OptionError
 
 POLL_S = 0.2
 GATHER_S = 0.02
-"""How long a record that nobody waits for is kept, to be sent with others: a broker is asked per batch, not per record."""
+"""How long a record that nobody waits for is kept, to be sent with others: a broker has work by the batch."""
 TOPIC_TIMEOUT_S = 5.0
 OURS: dict[str, str | int | float | bool] = {
     "acks": "all",
@@ -59,8 +59,10 @@ class Publisher:
             ours = {**defaults, **settings, **OURS, "queue.buffering.max.kbytes": kbytes}
             self._producer = Producer(ours, logger=log)
         except KafkaException as error:
-            # Its text names the setting, not the value.
-            raise OptionError(f"a setting for Kafka: {error.args[0].str()}") from None
+            text = error.args[0].str()
+            for value in settings.values():
+                text = text.replace(value, "***") if value else text
+            raise OptionError(f"a setting for Kafka: {text}") from None
         self._loop = asyncio.get_running_loop()
         self._gathered: list[tuple[str, bytes, Done]] = []
         self._outcomes: deque[tuple[Done, int, Reason | None]] = deque()
@@ -100,7 +102,7 @@ class Publisher:
         """
         size = len(record) + len(key)
         if self.is_losing or self.waiting_bytes + size > self.buffer_bytes:
-            self._drop(size)
+            self.drop(size)
             return False
         self.waiting_bytes += size
         self._was_crowded = self._was_crowded or self.is_crowded
@@ -168,7 +170,8 @@ class Publisher:
                 self._end_loss()
             self.when_room()
 
-    def _drop(self, size: int) -> None:
+    def drop(self, size: int) -> None:
+        """A record of that size is not to be had: for want of room, or since one before it was not."""
         if not self.is_losing:
             self.is_losing = self._was_crowded = True
             self._lost_since = time.monotonic()
