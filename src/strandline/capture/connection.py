@@ -313,7 +313,7 @@ class Connection(asyncio.Protocol):
                 self._pass_on(data[passed:start])
             self._queue.append(Held(data[start:stop], deliveries, deliveries.published, since))
             self._queued += stop - start
-            self._counts.held_now += 1
+            self._proxy.count_held(1)
             passed = stop
         if passed < len(data):
             self._pass_on(data[passed:])
@@ -358,7 +358,7 @@ class Connection(asyncio.Protocol):
 
     def _release(self, held: Held) -> None:
         counts = self._counts
-        counts.held_now -= 1
+        self._proxy.count_held(-1)
         counts.released += 1
         counts.released_wait_s += self._loop.time() - held.since
         counts.timed_out += held.is_timed_out
@@ -424,7 +424,7 @@ class Connection(asyncio.Protocol):
                 side.close()
 
     def _drop_queue(self) -> None:
-        self._counts.held_now -= sum(isinstance(item, Held) for item in self._queue)
+        self._proxy.count_held(-sum(isinstance(item, Held) for item in self._queue))
         self._queue.clear()
         self._queued = 0
         if self._timer is not None:

@@ -137,6 +137,13 @@ class Proxy:
         self.unflushed.discard(connection)
         self._waiting.pop(connection, None)
 
+    def count_held(self, more: int) -> None:
+        """So many more requests, or fewer, wait for word from Kafka."""
+        before = self.counts.held_now
+        self.counts.held_now += more
+        if bool(before) is not bool(self.counts.held_now):
+            self.publisher.listen(is_waited_for=not before)
+
     def wait_for_room(self, connection: Connection) -> None:
         """Let the connection read on once there is room for records, or after too long."""
         self._waiting.setdefault(connection, self._loop.time() + self.settings.release_after_s)

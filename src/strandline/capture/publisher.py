@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from threading import Thread
+from threading import Event, Thread
 
 from confluent_kafka import KafkaError as Reason
 from confluent_kafka import KafkaException, Message, Producer
@@ -67,8 +67,10 @@ class Publisher:
         self._gathered: list[tuple[str, bytes, Done]] = []
         self._outcomes: deque[tuple[Done, int, Reason | None]] = deque()
         self._is_woken = False
+        self._is_ticking = False
         self._is_open = True
-        # Kafka's word must not wait for the loop to ask for it.
+        self._is_waited_for = Event()
+        # Only for word that is waited for: a second thread costs the loop more than asking now and then.
         self._thread = Thread(target=self._serve, name="strandline-publisher", daemon=True)
         self._thread.start()
 
@@ -109,9 +111,14 @@ class Publisher:
         self._gathered.append((key, record, done))
         if is_urgent:
             self._send()
-        elif len(self._gathered) == 1:
-            self._loop.call_later(GATHER_S, self._send)
+        if not self._is_ticking:
+            self._is_ticking = True
+            self._loop.call_later(GATHER_S, self._tick)
         return True
+
+    def listen(self, *, is_waited_for: bool) -> None:
+        """Whether somebody waits for word from Kafka; it comes at once then, and else with the next batch."""
+        self._is_waited_for.set() if is_waited_for else self._is_waited_for.clear()
 
     async def close(self, within: float) -> int:
         """Wait until Kafka has everything, for so many seconds; how many records it does not have."""
@@ -139,12 +146,23 @@ class Publisher:
                 reason = error.args[0] if isinstance(error, KafkaException) else Reason(Reason._QUEUE_FULL)
                 self._delivered(done, size, reason, None)
 
+    def _tick(self) -> None:
+        """While any record is on its way."""
+        self._send()
+        self._is_woken = True
+        self._producer.poll(0)
+        self._settle()
+        self._is_ticking = self.waiting_bytes > 0
+        if self._is_ticking:
+            self._loop.call_later(GATHER_S, self._tick)
+
     def _serve(self) -> None:
         while self._is_open:
-            self._producer.poll(POLL_S)
+            if self._is_waited_for.wait(POLL_S):
+                self._producer.poll(POLL_S)
 
     def _delivered(self, done: Done, size: int, error: Reason | None, _message: Message | None) -> None:
-        """On the thread of the publisher, mostly."""
+        """On either thread."""
         self._outcomes.append((done, size, error))
         if not self._is_woken:
             self._is_woken = True
