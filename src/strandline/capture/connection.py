@@ -176,8 +176,7 @@ class Connection(asyncio.Protocol):
         """The upstream sends no more."""
         self.events += 1
         self._has_upstream_ended = True
-        if self._recorder is not None:
-            self._recorder.end_of_responses(now())
+        if self._recorder is not None and self._recorder.end_of_responses(now()):
             self.flush()
         if self._client is None or self._client.is_closing():
             return

@@ -145,13 +145,16 @@ class Recorder:
         if self._recording is not None:
             self._recording.disconnect(at)
 
-    def end_of_responses(self, at: Nanos) -> None:
-        """The upstream sends no more, which may be the end of a response."""
-        if not self._opaque_responses and self._responses.has_begun and not self._responses.complete:
-            if self._responses.end():
-                self._end_response(at)
-            else:
-                self._cut_response(at)
+    def end_of_responses(self, at: Nanos) -> bool:
+        """The upstream sends no more; whether that was the end of a response."""
+        if self._opaque_responses or self._responses.complete or not self._responses.has_begun:
+            return False
+        has_ended = self._responses.end()
+        if has_ended:
+            self._end_response(at)
+        else:
+            self._cut_response(at)
+        return has_ended
 
     def release(self, at: Nanos, *, timed_out: bool) -> None:
         """A request that was held back went on."""
