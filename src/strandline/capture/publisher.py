@@ -65,6 +65,8 @@ class Publisher:
             raise OptionError(f"a setting for Kafka: {text}") from None
         self._loop = asyncio.get_running_loop()
         self._gathered: list[tuple[str, bytes, Done]] = []
+        self._is_urgent = False
+        self._on_their_way = 0
         self._outcomes: deque[tuple[Done, int, Reason | None]] = deque()
         self._is_woken = False
         self._is_ticking = False
@@ -100,7 +102,8 @@ class Publisher:
     def publish(self, key: str, record: bytes, done: Done, *, is_urgent: bool = False) -> bool:
         """Take a record; `done` tells later whether Kafka has it. False where there is no room for it.
 
-        One that is urgent is sent at once, and all before it.
+        One that is urgent is sent, with all before it, as soon as Kafka has said a word about those that are on their
+        way: many that are urgent go together so, and one alone goes at once.
         """
         size = len(record) + len(key)
         if self.is_losing or self.waiting_bytes + size > self.buffer_bytes:
@@ -109,7 +112,8 @@ class Publisher:
         self.waiting_bytes += size
         self._was_crowded = self._was_crowded or self.is_crowded
         self._gathered.append((key, record, done))
-        if is_urgent:
+        self._is_urgent = self._is_urgent or is_urgent
+        if is_urgent and not self._on_their_way:
             self._send()
         if not self._is_ticking:
             self._is_ticking = True
@@ -138,6 +142,8 @@ class Publisher:
 
     def _send(self) -> None:
         gathered, self._gathered = self._gathered, []
+        self._is_urgent = False
+        self._on_their_way += len(gathered)
         for key, record, done in gathered:
             size = len(record) + len(key)
             try:
@@ -174,6 +180,7 @@ class Publisher:
         outcomes = self._outcomes
         while outcomes:
             done, size, error = outcomes.popleft()
+            self._on_their_way -= 1
             self.waiting_bytes -= size
             if error is None:
                 self.published += 1
@@ -182,6 +189,8 @@ class Publisher:
                 if self.failed == 1 or not self.failed % 1000:
                     log.error("Kafka does not take a record (%d so far): %s", self.failed, error.str())
             done(error is None)
+        if self._is_urgent and not self._on_their_way:
+            self._send()
         if self._was_crowded and not self.is_crowded:
             self._was_crowded = False
             if self.is_losing:
