@@ -147,3 +147,29 @@ def test_a_request_that_is_cut_has_no_mark() -> None:
     recorder.read(AT, POST[:-1])
     recorder.disconnect(AT)
     assert closed(recorder).kinds == ["connect", "read", "disconnect", "close"]
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+WHOLE = [GET, POST, OK, UPGRADED, CHUNKED, b"HTTP/1.1 100 Continue\r\n\r\n"]
+PARTS = [b"HTTP/1.1 200 OK\r\n", b"Transfer-Encoding: gzip, chunked\r\n", b"X: y\r\n", b"\r\n"]
+CHUNKS = [b"3 ;x\r\nabc\r\n", b"0\r\n"]
+FRAGMENTS = st.sampled_from([*WHOLE, *PARTS, *CHUNKS])
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.tuples(st.booleans(), FRAGMENTS | st.binary(max_size=8)), max_size=12),
+    st.sampled_from([None, Redaction(headers={"x": Action.REMOVE}), Redaction(json={"a": Action.REMOVE})]),
+)
+def test_whatever_comes_from_either_side_the_recorder_takes_it(
+    turns: list[tuple[bool, bytes]], redaction: Redaction | None
+) -> None:
+    recorder = new(Reliable.ALL, redaction)
+    for is_read, data in turns:
+        recorder.read(AT, data) if is_read else recorder.write(AT, data)
+    recorder.disconnect(AT)
+    recorder.end_of_responses(AT)
+    found = closed(recorder)
+    if redaction is None:
+        assert found.read == b"".join(data for is_read, data in turns if is_read)
+        assert found.written == b"".join(data for is_read, data in turns if not is_read)

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import logging
-import ssl
 import uuid
 from collections.abc import Callable
 from hashlib import blake2b
@@ -112,7 +111,7 @@ class Proxy:
         try:
             async with asyncio.timeout(settings.connect_within_s):
                 transport, _ = await self._loop.create_connection(make, host, port, ssl=settings.upstream_tls)
-        except (TimeoutError, OSError, ssl.SSLError) as error:
+        except (TimeoutError, OSError, UnicodeError) as error:  # of names too, where they cannot be looked up
             self.counts.upstream_failures += 1
             self._failures_in_a_row += 1
             told = str(error) or f"no connection within {settings.connect_within_s:g} s"

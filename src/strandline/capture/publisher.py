@@ -98,6 +98,8 @@ class Publisher:
         except KafkaException as error:
             if error.args[0].code() != Reason.TOPIC_ALREADY_EXISTS:
                 raise BrokerRefused(error.args[0].str(), f"the making of topic '{self.topic}'") from None
+        except TimeoutError:
+            raise BrokerUnreachable(address, f"no answer to the making of topic '{self.topic}'") from None
 
     def publish(self, key: str, record: bytes, done: Done, *, is_urgent: bool = False) -> bool:
         """Take a record; `done` tells later whether Kafka has it. False where there is no room for it.
@@ -131,10 +133,10 @@ class Publisher:
         while len(self._producer) and self._loop.time() < deadline:
             await asyncio.sleep(0.02)
         self._is_open = False
+        left = self.failed
         self._producer.purge()
         await asyncio.to_thread(self._thread.join, POLL_S * 5)
         await asyncio.to_thread(self._producer.flush, POLL_S)
-        left = self.failed
         self._settle()
         if self.is_losing:
             self._end_loss()
