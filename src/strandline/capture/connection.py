@@ -7,13 +7,12 @@ be held wait in a queue until Kafka has all records up to them, or for too long,
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, cast
 
-from strandline.capture.recorder import Recorder
+from strandline.capture.holding import Deliveries, EndOfRequests, Held, Waiting
+from strandline.capture.recorder import Recorder, Reliable
 from strandline.units import Nanos
 
 if TYPE_CHECKING:
@@ -38,48 +37,6 @@ class Pause(Enum):
     KAFKA_SLOW = auto()
 
 
-class Deliveries:
-    """What has become of the records of one recording.
-
-    Counted, not named: they have one key, so that Kafka acknowledges them in order.
-    """
-
-    __slots__ = ("_connection", "acknowledged", "is_lost", "published")
-
-    def __init__(self, connection: "Connection") -> None:
-        self._connection = connection
-        self.published = 0
-        self.acknowledged = 0
-        self.is_lost = False
-
-    def settle(self, is_acknowledged: bool) -> None:
-        """One more has been acknowledged, or never will be."""
-        if is_acknowledged:
-            self.acknowledged += 1
-        else:
-            self.is_lost = True
-        self._connection.settled(self)
-
-
-@dataclass(slots=True)
-class Held:
-    """The last bytes of a request, and which records have to be in Kafka before they go on."""
-
-    data: bytes
-    deliveries: Deliveries
-    up_to: int
-    since: float
-    is_timed_out: bool = False
-
-    @property
-    def is_recorded(self) -> bool:
-        return not self.deliveries.is_lost and self.deliveries.acknowledged >= self.up_to
-
-
-class EndOfRequests:
-    """In the queue: the client sends no more."""
-
-
 class Connection(asyncio.Protocol):
     """The client's side, and what both have in common."""
 
@@ -88,13 +45,13 @@ class Connection(asyncio.Protocol):
         self._counts = proxy.counts
         self._loop = asyncio.get_running_loop()
         self._recorder = recorder
-        self._deliveries = Deliveries(self)
+        self._never_holds = proxy.settings.reliable is Reliable.NONE
+        self._deliveries = Deliveries(self._settled)
         self._client: asyncio.Transport | None = None
         self._upstream: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._early: list[tuple[Nanos, bytes]] = []
-        self._queue: deque[bytes | Held | EndOfRequests] = deque()
-        self._queued = 0
+        self._queue = Waiting()
         self._timer: asyncio.TimerHandle | None = None
         self._pauses: set[Pause] = set()
         self._has_ended = self._has_upstream_ended = False
@@ -155,14 +112,13 @@ class Connection(asyncio.Protocol):
         """Bytes came from the upstream."""
         self.events += 1
         self._counts.bytes_out += len(data)
+        at = now()
+        if self._client is not None and not self._is_client_lost:
+            self._client.write(data)
         recorder = self._recorder
         if recorder is None:
-            if self._client is not None:
-                self._client.write(data)
             return
-        has_ended = recorder.write(now(), data)
-        if self._client is not None:
-            self._client.write(data)
+        has_ended = recorder.write(at, data)
         if has_ended or recorder.pending > FLUSH_BYTES:
             self.flush()
         else:
@@ -283,6 +239,9 @@ class Connection(asyncio.Protocol):
         if recorder is None:
             self._pass_on(data)
             return
+        if self._never_holds:
+            # The client is not to wait for our recording.
+            self._pass_on(data)
         before = recorder.requests
         held = recorder.read(at, data)
         self._counts.requests += recorder.requests - before
@@ -290,12 +249,12 @@ class Connection(asyncio.Protocol):
             self._counts.unrecorded += recorder.requests - before
         if held:
             self._hold(data, held)
-        else:
+        elif not self._never_holds:
             self._pass_on(data)
-            if recorder.pending > FLUSH_BYTES:
-                self.flush()
-            else:
-                self._proxy.unflushed.add(self)
+        if recorder.pending > FLUSH_BYTES:
+            self.flush()
+        elif recorder.pending:
+            self._proxy.unflushed.add(self)
         if recorder.opaque is not None and not self._is_marked_opaque:
             self._mark_opaque(recorder.opaque)
         if recorder.is_in_held_request and recorder.is_recording and self._proxy.publisher.is_crowded:
@@ -310,8 +269,7 @@ class Connection(asyncio.Protocol):
         for start, stop in places:
             if start > passed:
                 self._pass_on(data[passed:start])
-            self._queue.append(Held(data[start:stop], deliveries, deliveries.published, since))
-            self._queued += stop - start
+            self._queue.put(Held(data[start:stop], deliveries, deliveries.published, since))
             self._proxy.count_held(1)
             passed = stop
         if passed < len(data):
@@ -320,9 +278,8 @@ class Connection(asyncio.Protocol):
 
     def _pass_on(self, data: bytes) -> None:
         if self._queue:
-            self._queue.append(data)
-            self._queued += len(data)
-            if self._queued > QUEUE_BYTES:
+            self._queue.put(data)
+            if self._queue.bytes > QUEUE_BYTES:
                 self._pause(Pause.QUEUE_FULL)
         elif self._upstream is not None:
             self._upstream.write(data)
@@ -330,30 +287,22 @@ class Connection(asyncio.Protocol):
     def _go_on(self) -> None:
         """Pass on what need not wait any longer."""
         queue = self._queue
-        while queue and self._upstream is not None:
-            match queue[0]:
-                case Held() as held:
-                    if not held.is_recorded and not held.is_timed_out:
-                        break
-                    self._release(held)
+        while self._upstream is not None and (item := queue.pop()) is not None:
+            match item:
+                case Held():
+                    self._release(item)
                 case EndOfRequests():
                     self._pass_end_on()
-                case data:
-                    self._queued -= len(data)
-                    self._upstream.write(data)
-            queue.popleft()
-        if queue and self._timer is None and isinstance(first := queue[0], Held):
-            self._timer = self._loop.call_at(first.since + self._proxy.settings.release_after_s, self._time_out)
-        if self._queued > QUEUE_BYTES:
+                case _:
+                    self._upstream.write(item)
+        if self._timer is None and (held := queue.held) is not None:
+            self._timer = self._loop.call_at(held.since + self._proxy.settings.release_after_s, self._time_out)
+        if queue.bytes > QUEUE_BYTES:
             self._pause(Pause.QUEUE_FULL)
         else:
             self._resume(Pause.QUEUE_FULL)
-        if not queue:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            if self._is_client_lost:
-                self._finish()
+        if not queue and self._is_client_lost:
+            self._finish()
 
     def _release(self, held: Held) -> None:
         counts = self._counts
@@ -361,7 +310,6 @@ class Connection(asyncio.Protocol):
         counts.released += 1
         counts.released_wait_s += self._loop.time() - held.since
         counts.timed_out += held.is_timed_out
-        self._queued -= len(held.data)
         if self._recorder is not None:
             self._recorder.release(now(), timed_out=held.is_timed_out)
         if self._upstream is not None:
@@ -372,11 +320,11 @@ class Connection(asyncio.Protocol):
 
     def _time_out(self) -> None:
         self._timer = None
-        if self._queue and isinstance(first := self._queue[0], Held):
-            first.is_timed_out = True
+        if (held := self._queue.held) is not None:
+            held.is_timed_out = True
             self._go_on()
 
-    def settled(self, deliveries: Deliveries) -> None:
+    def _settled(self, deliveries: Deliveries) -> None:
         """Kafka has said something about a record."""
         if deliveries.is_lost and deliveries is self._deliveries and self._recorder is not None:
             self._recorder.lose()
@@ -385,7 +333,7 @@ class Connection(asyncio.Protocol):
 
     def _publish(self, key: str, records: list[bytes], *, is_urgent: bool = False) -> None:
         if records and self._deliveries.is_lost:
-            self._deliveries = Deliveries(self)
+            self._deliveries = Deliveries(self._settled)
         deliveries = self._deliveries
         publisher = self._proxy.publisher
         for record in records:
@@ -402,7 +350,7 @@ class Connection(asyncio.Protocol):
             self._recorder.disconnect(now())
             self._proxy.unflushed.add(self)
         if self._queue:
-            self._queue.append(EndOfRequests())
+            self._queue.put(EndOfRequests())
         else:
             self._pass_end_on()
 
@@ -423,9 +371,7 @@ class Connection(asyncio.Protocol):
                 side.close()
 
     def _drop_queue(self) -> None:
-        self._proxy.count_held(-sum(isinstance(item, Held) for item in self._queue))
-        self._queue.clear()
-        self._queued = 0
+        self._proxy.count_held(-self._queue.drop())
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
