@@ -21,9 +21,9 @@ def test_what_comes_out_is_what_was_put_in_and_nothing_passes_a_request_that_wai
         waiting.put(item)
     out: list[bytes | Held | EndOfRequests] = []
     while waiting:
-        while (item := waiting.pop()) is not None:
-            out.append(item)
-            assert not (isinstance(item, Held) and item.must_wait)
+        while (left := waiting.pop()) is not None:
+            out.append(left)
+            assert not (isinstance(left, Held) and left.must_wait)
         assert out == put[: len(out)]
         if (first := waiting.held) is not None:
             if data.draw(st.booleans()):

@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -288,12 +289,10 @@ def test_a_connection_on_which_nothing_comes_is_closed(kafka: KafkaCluster) -> N
             capturing(kafka.address, upstream.port, new_topic(), idle_after_s=0.5) as proxy,
         ):
             reader, writer = await asyncio.open_connection("127.0.0.1", port_of(proxy))
-            with pytest.raises(ConnectionError):
+            with suppress(ConnectionError):  # it is reset
                 assert await reader.read(-1) == b""
-                writer.write(b"x")
-                await reader.read(-1)
-                raise ConnectionError
             assert proxy.counts.idle_closed == 1
+            writer.close()
 
     run(go())
 

@@ -8,7 +8,7 @@ be looked into is left out, and a header says why.
 from enum import Enum, auto
 
 from strandline.capture.redaction import Redaction, values_of, with_length
-from strandline.wire.http1 import END_OF_HEAD, STATUS_LINE
+from strandline.wire.http1 import CODING, END_OF_HEAD, STATUS_LINE
 
 
 class _As(Enum):
@@ -88,14 +88,15 @@ class RedactedMessages:
             out += self._redaction.head(head)
 
     def _begin_body(self, head: bytes) -> bytes:
-        codings = [coding for value in values_of(head, b"transfer-encoding") for coding in value.lower().split(b",")]
-        is_chunked = bool(codings) and codings[-1].strip() == b"chunked"
+        # As the framer sees it, which has cut the message: another reading would take bytes for what they are not.
+        codings = b",".join(CODING.findall(head)).lower().split(b",")
+        is_chunked = codings[-1].strip() == b"chunked"
         self._chunks = Chunks() if is_chunked else None
         if self._redaction.looks_into(values_of(head, b"content-type")):
             self._as = _As.GATHERED
             self._original = head
-            packed = [value.lower() for value in values_of(head, b"content-encoding")]
-            if len(codings) > is_chunked or any(value not in {b"", b"identity"} for value in packed):
+            packed = [*values_of(head, b"content-encoding"), *values_of(head, b"transfer-encoding")]
+            if any(value.lower() not in {b"", b"identity", b"chunked"} for value in packed):
                 self._left_out = "compressed"
             return b""
         self._as = _As.CHUNKS if is_chunked else _As.IT_COMES
