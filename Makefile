@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help venv demo test check format proto bench bench-core bench-ordered bench-replay bench-spark-ordered bench-stack soak clean
+.PHONY: help venv demo test check format proto bench bench-capture bench-core bench-ordered bench-replay bench-spark-ordered bench-stack soak clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -31,7 +31,7 @@ format: venv ## format the code
 proto: venv ## the module of captured traffic anew, from its .proto
 	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src strandline/wire/traffic.proto
 
-bench: bench-core bench-ordered bench-replay bench-spark-ordered bench-stack ## every benchmark
+bench: bench-capture bench-core bench-ordered bench-replay bench-spark-ordered bench-stack ## every benchmark
 
 bench-core: venv ## the frontier: speed and size
 	@$(BIN)/python -m bench.core
@@ -47,6 +47,9 @@ bench-spark-ordered: venv ## the same on Spark, beside a source without Kafka
 
 bench-stack: venv ## seconds from `strandline up` to ready, cold and warm
 	@$(BIN)/python -m bench.stack
+
+bench-capture: venv ## what the capture adds to a request, against the service without it
+	@$(BIN)/python -m bench.capture
 
 soak: venv ## trials too long for the suite
 	@$(BIN)/python -m bench.soak

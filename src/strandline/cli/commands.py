@@ -49,6 +49,18 @@ app.command(
     """,
 )
 app.command(
+    "strandline.cli.capture:capture",
+    name="capture",
+    help="""Pass HTTP/1.1 traffic on to a service, byte for byte, and record it in Kafka.
+
+    Requests that change something (POST, PUT, PATCH, DELETE) reach the service only once Kafka has them, unless told
+    otherwise. Headers, query parameters and JSON fields can be hashed or removed before anything is recorded. Ctrl-C
+    ends it in good order: what was asked is answered, and what was seen is in Kafka.
+
+    strandline capture --listen 127.0.0.1:8080 --to http://127.0.0.1:9000 --kafka 127.0.0.1:9092
+    """,
+)
+app.command(
     "strandline.cli.replay:app",
     name="replay",
     help="""Send captured HTTP traffic to a target with its original order and timing, and compare the answers.

@@ -1,0 +1,192 @@
+"""What of a message may be recorded: headers, query parameters and JSON fields hashed or removed by name.
+
+The rules: names are compared without regard to case, and more rather than less is taken away. A JSON path goes from the
+root, a dot between names; `*` is any name, `**` any number of them, and items of an array count as being where the
+array is (or as one step, for a star). A hash is keyed, so that equal values can be told to be equal and nothing more.
+"""
+
+import hmac
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from urllib.parse import unquote_plus
+
+import msgspec
+
+HASH_DIGITS = 32
+LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n|$)")
+# In a request's target, and wherever else a URL may stand: Referer, Location, Link.
+PARAMETER = re.compile(rb"([?&;])([^=&;?#\s\"<>]+)=([^&;#\s\"<>]*)")
+FRAMING = frozenset({b"content-length", b"transfer-encoding", b"trailer"})
+# They would no longer be true, and a plain digest of a short secret gives it away.
+DIGESTS = frozenset({b"content-md5", b"digest", b"content-digest", b"repr-digest"})
+MARK = b"X-Strandline-Redacted"
+
+Path = tuple[str, ...]
+Raw = msgspec.Raw
+
+
+class Action(Enum):
+    """What becomes of a value."""
+
+    HASH = "hash"
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redaction:
+    """What is to be hashed or removed, by name."""
+
+    headers: Mapping[str, Action] = field(default_factory=dict)
+    query: Mapping[str, Action] = field(default_factory=dict)
+    json: Mapping[str, Action] = field(default_factory=dict)
+    key: bytes = b""
+    max_body: int = 1 << 20
+    """A longer body is left out where JSON fields are named."""
+    pass_types: frozenset[str] = frozenset()
+    """Types of content that hold no JSON to look into; their bodies are recorded as they are."""
+    _headers: dict[bytes, Action] = field(init=False)
+    _query: dict[str, Action] = field(init=False)
+    _paths: tuple[tuple[Path, Action], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__
+        set_(self, "_headers", {name.strip().lower().encode("latin-1"): do for name, do in self.headers.items()})
+        set_(self, "_query", {name.casefold(): do for name, do in self.query.items()})
+        set_(self, "_paths", tuple((tuple(path.casefold().split(".")), do) for path, do in self.json.items()))
+
+    def hashed(self, value: bytes) -> str:
+        """What stands for a value."""
+        return hmac.digest(self.key, value, "sha256").hex()[:HASH_DIGITS]
+
+    def looks_into(self, types: Iterable[bytes]) -> bool:
+        """Whether a body of such content has to be parsed before it may be recorded."""
+        if not self.json:
+            return False
+        kinds = [kind.partition(b";")[0].strip().lower().decode("latin-1") for kind in types]
+        return not kinds or any(kind not in self.pass_types for kind in kinds)
+
+    def head(self, head: bytes) -> bytes:
+        """A head, or trailers, as they may be recorded."""
+        lines = []
+        for number, line in enumerate(unfolded(head)):
+            name, colon, value = line.partition(b":")
+            action = self._headers.get(name.strip().lower()) if colon and number else None
+            if action is Action.REMOVE:
+                continue
+            if action is Action.HASH:
+                line = b"%b: %b\r\n" % (name.strip(), self.hashed(b" ".join(value.split())).encode())  # noqa: PLW2901
+            elif self._query:
+                line = PARAMETER.sub(self._parameter, line)  # noqa: PLW2901
+            lines.append(line)
+        return b"".join(lines)
+
+    def trailers(self, trailers: bytes) -> bytes:
+        """The fields after a chunked body, as they may be recorded."""
+        return self.head(b"\n" + trailers)[1:]
+
+    def body(self, body: bytes) -> bytes | None:
+        """A body as it may be recorded: JSON, or JSON lines. None for what is neither."""
+        try:
+            return self._edited(body, self._paths)
+        except (msgspec.DecodeError, RecursionError, UnicodeError):
+            pass
+        try:
+            lines = [self._edited(line, self._paths) if line.strip() else line for line in body.split(b"\n")]
+        except (msgspec.DecodeError, RecursionError, UnicodeError):
+            return None
+        return b"\n".join(lines)
+
+    def _parameter(self, found: re.Match[bytes]) -> bytes:
+        before, name, value = found.groups()
+        action = self._query.get(unquote_plus(name.decode("latin-1")).casefold())
+        if action is None:
+            return found[0]
+        if action is Action.REMOVE:
+            return before
+        text = unquote_plus(value.decode("latin-1"), "latin-1").encode("latin-1", "replace")
+        return b"%b%b=%b" % (before, name, self.hashed(text).encode())
+
+    def _edited(self, text: bytes | Raw, paths: Iterable[tuple[Path, Action]]) -> bytes:
+        kind = bytes(text).lstrip()[:1]
+        if kind == b"{":
+            return self._edited_object(text, paths)
+        if kind == b"[":
+            return self._edited_array(text, paths)
+        msgspec.json.decode(text)
+        return bytes(text)
+
+    def _edited_object(self, text: bytes | Raw, paths: Iterable[tuple[Path, Action]]) -> bytes:
+        fields = msgspec.json.decode(text, type=dict[str, Raw])
+        kept: dict[str, Raw | str] = {}
+        for name, value in fields.items():
+            action, below = advance(paths, name.casefold())
+            if action is Action.HASH:
+                kept[name] = self._hashed_value(value)
+            elif action is None:
+                kept[name] = Raw(self._edited(value, below)) if below else value
+        return msgspec.json.encode(kept)
+
+    def _edited_array(self, text: bytes | Raw, paths: Iterable[tuple[Path, Action]]) -> bytes:
+        # A name of no field: only stars take an item for a step.
+        action, below = advance(paths, None)
+        kept: list[Raw | str] = []
+        for item in msgspec.json.decode(text, type=list[Raw]):
+            if action is Action.HASH:
+                kept.append(self._hashed_value(item))
+            elif action is None:
+                kept.append(Raw(self._edited(item, (*paths, *below))))
+        return msgspec.json.encode(kept)
+
+    def _hashed_value(self, value: Raw) -> str:
+        """The same for a string here and in a header."""
+        decoded = msgspec.json.decode(value)
+        return self.hashed(decoded.encode() if isinstance(decoded, str) else bytes(value))
+
+
+def advance(paths: Iterable[tuple[Path, Action]], name: str | None) -> tuple[Action | None, list[tuple[Path, Action]]]:
+    """What becomes of a field, and which paths go on below it; no name is an item of an array."""
+    action: Action | None = None
+    below: list[tuple[Path, Action]] = []
+    waiting = list(paths)
+    while waiting:
+        (first, *others), do = waiting.pop()
+        rest = tuple(others)
+        if first == "**":
+            below.append(((first, *rest), do))
+            waiting += [(rest, do)] if rest else []
+        if first in {"*", name} or (first == "**" and not rest):
+            if rest:
+                below.append((rest, do))
+            elif action is not Action.REMOVE:
+                action = do
+    return action, below
+
+
+def unfolded(head: bytes) -> list[bytes]:
+    """The lines of a head, each with those that continue it; a lone CR ends a line too, as some readers see it."""
+    lines: list[bytes] = []
+    for line in LINE.findall(head):
+        if len(lines) > 1 and line[:1] in {b" ", b"\t"}:
+            lines[-1] += line
+        elif line:
+            lines.append(line)
+    return lines
+
+
+def values_of(head: bytes, name: bytes) -> list[bytes]:
+    """The values of a header, in order."""
+    fields = (line.partition(b":") for line in unfolded(head)[1:])
+    return [b" ".join(value.split()) for field, _, value in fields if field.strip().lower() == name]
+
+
+def with_length(head: bytes, length: int, left_out: str | None = None) -> bytes:
+    """A head for a body of that length; with the reason, where the body was left out."""
+    stale = FRAMING | DIGESTS
+    lines = [line for line in unfolded(head) if line.partition(b":")[0].strip().lower() not in stale]
+    end = lines.pop()
+    added = [b"Content-Length: %d\r\n" % length]
+    if left_out is not None:
+        added.append(b"%b: %b\r\n" % (MARK, left_out.encode()))
+    return b"".join([*lines, *added, end])

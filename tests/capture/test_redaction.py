@@ -1,0 +1,193 @@
+"""Laws of redaction: what is named never comes out, what is not named comes out as it was, and messages stay whole."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.capture.redacted import Chunks, RedactedMessages
+from strandline.capture.redaction import Action, Redaction
+from strandline.wire.http1 import RequestFramer
+from tests.wire.messages import pieces
+
+SECRET = "hunter2-do-not-tell"
+KEY = b"0123456789abcdef"
+ACTIONS = st.sampled_from(Action)
+NAMES = st.sampled_from(["password", "user", "card", "number", "Items", "x"])
+PLAIN = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+TREES = st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3))
+
+
+def redact(redaction: Redaction, *parts: bytes) -> bytes:
+    """What is recorded of a message that comes in those parts."""
+    messages = RedactedMessages(redaction)
+    return b"".join(messages.feed(part) for part in parts) + messages.end()
+
+
+def post(body: bytes, *headers: bytes, kind: bytes = b"application/json") -> bytes:
+    fields = [b"Content-Length: %d" % len(body), b"Content-Type: " + kind, *headers]
+    return b"POST /x HTTP/1.1\r\n%b\r\n\r\n%b" % (b"\r\n".join(fields), body)
+
+
+def chunked(body: bytes, trailers: bytes = b"", *headers: bytes) -> bytes:
+    fields = [b"Transfer-Encoding: chunked", *headers]
+    half = len(body) // 2
+    chunks = b"".join(b"%x;e=1\r\n%b\r\n" % (len(part), part) for part in (body[:half], body[half:]) if part)
+    return b"POST /x HTTP/1.1\r\n%b\r\n\r\n%b0\r\n%b\r\n" % (b"\r\n".join(fields), chunks, trailers)
+
+
+def is_one_message(data: bytes) -> bool:
+    framer = RequestFramer()
+    return framer.feed(data) == len(data) and framer.complete
+
+
+@st.composite
+def trees_with_a_secret(draw: st.DrawFn) -> tuple[Any, str]:
+    """JSON with the secret at a path, and that path as it may be written in a configuration."""
+    tree: Any = draw(st.sampled_from([SECRET, {"deep": SECRET}, [SECRET], [{"a": [SECRET]}]]))
+    path: list[str] = []
+    for _ in range(draw(st.integers(1, 4))):
+        if bool(path) and draw(st.booleans()):
+            # Items of an array count as being where it is.
+            tree = [*draw(st.lists(TREES, max_size=2)), tree]
+        else:
+            name = draw(NAMES)
+            others = draw(st.dictionaries(NAMES, TREES, max_size=2))
+            tree = {**others, name: tree}
+            path.insert(0, draw(st.sampled_from([name, name.upper(), "*"])))
+    return tree, draw(st.sampled_from([".".join(path), f"**.{path[-1]}"]))
+
+
+@given(trees_with_a_secret(), ACTIONS, st.data())
+def test_a_named_field_never_comes_out_however_deep_and_however_cut(
+    found: tuple[Any, str], action: Action, data: st.DataObject
+) -> None:
+    tree, path = found
+    body = json.dumps(tree, ensure_ascii=data.draw(st.booleans())).encode()
+    message = data.draw(st.sampled_from([post(body), chunked(body), chunked(body, b"x: y\r\n")]))
+    out = redact(Redaction(json={path: action}, key=KEY), *data.draw(pieces(message)))
+    assert SECRET.encode() not in out
+    assert is_one_message(out)
+
+
+@given(TREES)
+def test_fields_that_are_not_named_stay_as_they_were(tree: Any) -> None:
+    body = json.dumps(tree).encode()
+    out = redact(Redaction(json={"nothing.like.it": Action.REMOVE}), post(body))
+    assert json.loads(out.partition(b"\r\n\r\n")[2] or b"null") == tree
+
+
+@given(st.binary(max_size=60), st.data())
+def test_a_body_that_is_not_json_is_left_out(content: bytes, data: st.DataObject) -> None:
+    body = b"{" + content + SECRET.encode()  # no JSON begins so and ends so
+    kind = data.draw(st.sampled_from([b"application/json", b"text/plain", b"application/x-www-form-urlencoded"]))
+    message = data.draw(st.sampled_from([post(body, kind=kind), chunked(body)]))
+    out = redact(Redaction(json={"password": Action.REMOVE}), *data.draw(pieces(message)))
+    assert SECRET.encode() not in out
+    assert b"Content-Length: 0\r\nX-Strandline-Redacted: not JSON\r\n\r\n" in out
+    assert is_one_message(out)
+
+
+@given(
+    st.sampled_from(["Authorization", "authorization", "AUTHORIZATION "]),
+    st.sampled_from([": {}", ":{}", ": a\r\n {}", ":\r\n\t{}\r\n b", ": {}\rX: y", ": 1\r\nx: 2\r\nAuthorization: {}"]),
+    ACTIONS,
+    st.data(),
+)
+def test_a_named_header_never_comes_out(name: str, form: str, action: Action, data: st.DataObject) -> None:
+    field = (name + form.format(SECRET)).encode()
+    in_trailer = chunked(b"abc", field + b"\r\n")
+    in_head = post(b"{}", field)
+    redaction = Redaction(headers={"authorization": action}, key=KEY)
+    for message in (in_trailer, in_head):
+        out = redact(redaction, *data.draw(pieces(message)))
+        assert SECRET.encode() not in out
+        assert is_one_message(out)
+        if action is Action.REMOVE:
+            assert b"uthorization" not in out
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        (b"GET /a?token=S&b=1 HTTP/1.1\r\n\r\n", b"GET /a?&b=1 HTTP/1.1\r\n\r\n"),
+        (b"GET /a?b=1&TOK%65N=S HTTP/1.1\r\n\r\n", b"GET /a?b=1& HTTP/1.1\r\n\r\n"),
+        (b"GET / HTTP/1.1\r\nReferer: http://x/?token=S#f\r\n\r\n", b"GET / HTTP/1.1\r\nReferer: http://x/?#f\r\n\r\n"),
+    ],
+)
+def test_a_named_parameter_is_taken_out_of_every_url(head: bytes, expected: bytes) -> None:
+    assert redact(Redaction(query={"token": Action.REMOVE}), head) == expected
+
+
+def test_a_hash_is_the_same_for_the_same_value_wherever_it_stands_and_another_with_another_key() -> None:
+    actions = {"x": Action.HASH}
+    first, second = (Redaction(headers=actions, json=actions, query=actions, key=key) for key in (KEY, KEY[::-1]))
+    out = redact(first, b"POST /?x=abc HTTP/1.1\r\nX: abc\r\nContent-Length: 11\r\n\r\n" + b'{"x":"abc"}')
+    assert out.count(first.hashed(b"abc").encode()) == 3
+    assert first.hashed(b"abc") != second.hashed(b"abc")
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (post(b"\x1f\x8b" + SECRET.encode(), b"Content-Encoding: gzip"), b"compressed"),
+        (post(b'{"a":"%b"}' % (b"x" * 200)), b"too large"),
+        (chunked(b"[" + b"1," * 100 + b"1]"), b"too large"),
+        (post(b"[" * 5000 + b"]" * 5000, kind=b"text/json").replace(b"\0", b""), b"too large"),
+    ],
+)
+def test_what_cannot_be_looked_into_is_left_out_and_says_why(message: bytes, reason: bytes) -> None:
+    out = redact(Redaction(json={"password": Action.REMOVE}, max_body=100), message)
+    assert b"Content-Length: 0\r\nX-Strandline-Redacted: %b\r\n\r\n" % reason in out
+    assert out.endswith(b"\r\n\r\n")
+
+
+def test_json_nested_without_end_is_left_out() -> None:
+    out = redact(Redaction(json={"**.a": Action.REMOVE}), post(b"[" * 100_000 + b"]" * 100_000))
+    assert b"X-Strandline-Redacted: not JSON" in out
+
+
+def test_digests_of_a_body_that_was_changed_go_with_it() -> None:
+    out = redact(Redaction(json={"a": Action.REMOVE}), post(b'{"a":1}', b"Content-MD5: abc", b"Digest: x"))
+    assert out == b"POST /x HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+
+
+def test_lines_of_json_are_redacted_line_by_line() -> None:
+    lines = b'{"index":{}}\n{"password":"a","n":1e400}\n'
+    out = redact(Redaction(json={"password": Action.REMOVE}), post(lines, kind=b"application/x-ndjson"))
+    assert out.endswith(b'{"index":{}}\n{"n":1e400}\n')
+
+
+def test_types_that_hold_no_json_pass_where_they_are_named() -> None:
+    message = post(b"<p>", kind=b"text/html; charset=utf-8")
+    assert redact(Redaction(json={"a": Action.REMOVE}, pass_types=frozenset({"text/html"})), message) == message
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"])
+def test_a_message_without_a_body_keeps_its_framing(head: bytes) -> None:
+    assert redact(Redaction(json={"a": Action.REMOVE}), head) == head
+
+
+def test_interim_responses_are_redacted_too() -> None:
+    interim = b"HTTP/1.1 103 Early Hints\r\nSet-Cookie: S\r\n\r\n"
+    final = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nSet-Cookie: S\r\n\r\n{}"
+    redaction = Redaction(headers={"set-cookie": Action.REMOVE}, json={"a": Action.REMOVE})
+    out = redact(redaction, interim + final)
+    assert out == b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+
+def test_of_a_message_that_is_cut_only_the_head_is_kept_and_it_is_not_made_whole() -> None:
+    messages = RedactedMessages(Redaction(headers={"x": Action.REMOVE}, json={"a": Action.REMOVE}))
+    assert messages.feed(b"POST / HTTP/1.1\r\nX: S\r\nContent-Length: 9\r\n\r\n" + b'{"a"') == b""
+    assert messages.cut() == b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n"
+    assert messages.feed(b"POST / HT") + messages.cut() == b""
+
+
+@given(st.binary(min_size=1, max_size=300), st.data())
+def test_chunks_hold_what_was_put_into_them(body: bytes, data: st.DataObject) -> None:
+    chunks = Chunks()
+    wire = chunked(body, b"a: b\r\n").partition(b"\r\n\r\n")[2]
+    assert b"".join(chunks.feed(piece) for piece in data.draw(pieces(wire))) == body
+    assert chunks.trailers == b"a: b\r\n"

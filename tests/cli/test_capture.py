@@ -1,0 +1,137 @@
+"""`strandline capture` as a person runs it: what it says, how it stops, and what is in Kafka then."""
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from strandline.stack import KafkaCluster
+from strandline.stack.ports import free_port
+from tests.capture.support import OK, Upstream, in_kafka, new_topic, run
+from tests.support import TIMEOUT, run_strandline, wait_for
+
+POST = b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"
+
+
+@contextmanager
+def capture(*arguments: str | Path) -> Iterator["subprocess.Popen[str]"]:
+    command = [sys.executable, "-m", "strandline", "capture", *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=TIMEOUT)
+
+
+def ready_line(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, process.communicate(timeout=TIMEOUT)
+    return line.strip()
+
+
+def page(port: int, name: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}", timeout=TIMEOUT) as answer:
+        return str(answer.read().decode())
+
+
+def test_it_says_where_it_captures_and_at_the_end_what_it_did(kafka: KafkaCluster, tmp_path: Path) -> None:
+    async def go() -> str:
+        async with Upstream().listening() as upstream:
+            port, pages = free_port(), free_port()
+            to = f"http://127.0.0.1:{upstream.port}"
+            (tmp_path / "c.yaml").write_text("topic: wrong\nnode_id: here\nredaction: {headers: {x: remove}}\n")
+            with capture(
+                *("--listen", f"127.0.0.1:{port}", "--to", to, "--kafka", kafka.address, "--topic", topic),
+                *("--config", tmp_path / "c.yaml", "--observe", f"127.0.0.1:{pages}"),
+            ) as process:
+                line = await asyncio.to_thread(ready_line, process)
+                assert line == f"capturing http://127.0.0.1:{port} -> {to} into {topic} on {kafka.address}"
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(POST.replace(b"\r\n", b"\r\nX: secret\r\n", 1))
+                assert await reader.readexactly(len(OK)) == OK
+                assert await asyncio.to_thread(page, pages, "readyz") == "ok\n"
+                text = await asyncio.to_thread(page, pages, "metrics")
+                process.send_signal(signal.SIGTERM)
+                _, told = await asyncio.to_thread(process.communicate, None, TIMEOUT)
+                assert process.returncode == 0
+                assert "1 requests on 1 connections, 3 records written" in told
+                writer.close()
+                return text
+
+    topic = new_topic()
+    text = run(go())
+    for line in (
+        "strandline_capture_connections_total 1.0",
+        "strandline_capture_open_connections 1.0",
+        "strandline_capture_requests_total 1.0",
+        "strandline_capture_held_requests 0.0",
+        "strandline_capture_release_wait_seconds_count 1.0",
+        'strandline_capture_bytes_total{to="client"} 40.0',
+    ):
+        assert line in text.splitlines()
+    (found,) = in_kafka(kafka.address, topic)
+    assert found.requests == [POST]
+    assert found.id.startswith("here-")
+
+
+@pytest.mark.parametrize("is_patient", [True, False])
+def test_what_was_asked_is_answered_before_it_ends_and_a_second_signal_does_not_wait(
+    kafka: KafkaCluster, is_patient: bool
+) -> None:
+    port = free_port()
+    with socket.create_server(("127.0.0.1", 0)) as upstream:
+        to = f"http://127.0.0.1:{upstream.getsockname()[1]}"
+        arguments = ("--listen", f"127.0.0.1:{port}", "--to", to, "--kafka", kafka.address, "--topic", new_topic())
+        with capture(*arguments) as process:
+            ready_line(process)
+            with socket.create_connection(("127.0.0.1", port), TIMEOUT) as client:
+                client.sendall(POST)
+                behind, _ = upstream.accept()
+                with behind:
+                    behind.settimeout(TIMEOUT)
+                    assert behind.recv(100) == POST
+                    process.send_signal(signal.SIGINT)
+                    wait_for(lambda: is_refused(port), "no more connections are taken")
+                    if is_patient:
+                        behind.sendall(OK)
+                        assert client.recv(100) == OK
+                    else:
+                        process.send_signal(signal.SIGINT)
+                    assert process.wait(TIMEOUT) == (0 if is_patient else 1)
+
+
+def is_refused(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), TIMEOUT):
+            return False
+    except OSError:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        ([], 2, "nowhere to listen: --listen"),
+        (["--listen", "x"], 2, "no upstream: --to"),
+        (["--listen", "x", "--to", "http://h"], 2, "--listen takes HOST:PORT"),
+        (["--listen", "h:1", "--to", "http://h", "--sample", "3"], 2, "--sample takes 0 to 1"),
+        (["--listen", "h:1", "--to", "http://h", "--tls-key", "k"], 2, "belong together"),
+        (["--listen", "h:1", "--to", "http://h", "--set", "nonsense=1"], 2, "a setting for Kafka"),
+        (["--listen", "h:1", "--to", "http://h", "--set", "linger.ms=hunter2"], 2, "a setting for Kafka"),
+        (["--listen", "127.0.0.1:0", "--to", "http://h", "--kafka", "127.0.0.1:1"], 1, "Kafka at 127.0.0.1:1"),
+    ],
+)
+def test_wrong_use_is_one_clear_line(arguments: list[str], code: int, told: str) -> None:
+    result = run_strandline("capture", *arguments)
+    assert result.returncode == code
+    assert told in result.stderr.splitlines()[-1]
+    assert "hunter2" not in result.stderr
