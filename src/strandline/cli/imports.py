@@ -24,15 +24,14 @@ from strandline.capture.imports.items import Broken, Item, LeftOut, Readable, Re
 from strandline.capture.imports.lines import read_lines
 from strandline.capture.imports.order import Mending, in_order
 from strandline.cli.delivery import Delivery
-from strandline.cli.progress import ProgressLine
+from strandline.cli.line import ProgressLine
 from strandline.cli.rekey import Scattered
 from strandline.cli.settings import kafka_settings
 from strandline.cli.signals import on_stop_request
 from strandline.clock import SystemClock
 from strandline.errors import CannotImport, OptionError, StrandlineError
-from strandline.ordered import Ago, AtTime
-from strandline.ordered.starts import TOPIC_NAME
-from strandline.ordered.words import parse_start
+from strandline.kafka.starts import TOPIC_NAME, Ago, AtTime
+from strandline.kafka.words import parse_start
 from strandline.units import Nanos, nanos
 from strandline.wire.traffic import TOPIC
 

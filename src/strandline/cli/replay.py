@@ -15,14 +15,14 @@ from typing import Annotated, Literal
 import uvloop
 from cyclopts import App, Parameter
 
-from strandline.cli.progress import ProgressLine
+from strandline.cli.line import ProgressLine
 from strandline.cli.settings import kafka_settings
 from strandline.clock import SystemClock
 from strandline.config import load
 from strandline.core.pacing import Pace
 from strandline.errors import OptionError
-from strandline.ordered.starts import AtTime, Committed, Earliest, Latest
-from strandline.ordered.words import GROUP_STARTS, Live, cutoff, parse_end, parse_start
+from strandline.kafka.starts import AtTime, Committed, Earliest, Latest
+from strandline.kafka.words import GROUP_STARTS, Live, cutoff, parse_end, parse_start
 from strandline.replay.engine import Limits
 from strandline.replay.health import WhenDown
 from strandline.replay.replay import From, Plan, Replay, Until

@@ -11,16 +11,17 @@ from typing import Annotated, Literal
 import pyarrow as pa
 from cyclopts import Parameter
 
+from strandline.cli.line import ProgressLine
 from strandline.cli.output import discard_output
-from strandline.cli.progress import ProgressLine, progress_line, summary
+from strandline.cli.progress import progress_line, summary
 from strandline.cli.settings import kafka_settings
 from strandline.cli.signals import on_stop_request
 from strandline.cli.sinks import Sink, sink_for
 from strandline.clock import SystemClock
 from strandline.errors import OptionError, OutputClosed, OutputLost
+from strandline.kafka.words import GROUP_STARTS, cutoff, parse_end, parse_start
 from strandline.ordered import Committed, OrderedConsumer, Topic
 from strandline.ordered.where import Where
-from strandline.ordered.words import GROUP_STARTS, cutoff, parse_end, parse_start
 from strandline.units import Nanos
 
 # A person is waiting. What a broker that has just been started needs, and no more.

@@ -24,9 +24,10 @@ from strandline.errors import OffsetOutOfRange, OptionError, check_type, did_you
 from strandline.kafka.cluster import ISOLATIONS, PATIENCE, Cluster, refuse_unused
 from strandline.kafka.offsets import GroupOffsets
 from strandline.kafka.partition import Partition
+from strandline.kafka.starts import LONGEST_AGO, is_a, milliseconds, refuse_twice
 from strandline.ordered.merge import Merge, Part, check_buffer
 from strandline.ordered.reading import Loss, Rules
-from strandline.ordered.starts import LONGEST_AGO, Range, Topic, is_a, milliseconds, refuse_twice, resolve
+from strandline.ordered.starts import Range, Topic, resolve
 from strandline.units import nanos
 
 POLL_WITHIN = 1.0

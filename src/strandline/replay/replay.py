@@ -15,12 +15,13 @@ from google.protobuf.message import DecodeError
 from strandline.clock import Clock, SystemClock
 from strandline.core.pacing import Pace
 from strandline.errors import ScatteredCapture
-from strandline.kafka.cluster import EARLIEST, LATEST, Cluster, Isolation
 from strandline.kafka.events import Assigned, AtEnd, Event, Failed, Lost, Records, Revoked, Taken
 from strandline.kafka.group import GroupMember
+from strandline.kafka.listing import Listing
 from strandline.kafka.partition import Partition
 from strandline.kafka.producer import Publisher
 from strandline.kafka.progress import Claim
+from strandline.kafka.starts import milliseconds
 from strandline.kafka.topics import ensure_topics
 from strandline.replay.engine import Engine, Limits
 from strandline.replay.gate import Gate
@@ -197,24 +198,18 @@ class Replay:
 
     async def _resolve(self) -> dict[Partition, int] | None:
         """The offsets to begin at, None for those that are committed; and the ends as they are now."""
-        cluster = Cluster(_reach(self.plan.kafka))
-        try:
-            partitions = await cluster.partitions([self.plan.topic])
-            latest = await cluster.offsets(dict.fromkeys(partitions, LATEST), Isolation.READ_COMMITTED)
-            self._ends = {partition: found.offset for partition, found in latest.items()}
-            if self.plan.start is From.COMMITTED:
+        listing = Listing(_reach(self.plan.kafka))
+        partitions = await listing.partitions(self.plan.topic)
+        self._ends = await listing.latest(partitions)
+        match self.plan.start:
+            case From.COMMITTED:
                 return None
-            if self.plan.start is From.LATEST:
+            case From.LATEST:
                 return self._ends
-            is_earliest = self.plan.start is From.EARLIEST
-            at = EARLIEST if isinstance(self.plan.start, From) else int(self.plan.start.timestamp() * 1000)
-            found = await cluster.offsets(dict.fromkeys(partitions, at), Isolation.READ_COMMITTED)
-            return {
-                partition: place.offset if place.offset >= 0 or is_earliest else self._ends[partition]
-                for partition, place in found.items()
-            }
-        finally:
-            cluster.close()
+            case From.EARLIEST:
+                return await listing.earliest(partitions)
+            case time:
+                return self._ends | await listing.at(partitions, milliseconds(time))
 
     async def _read(self) -> None:
         """Take what comes until there is an end to it and all is sent. Partitions come and go until then."""

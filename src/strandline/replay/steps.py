@@ -22,8 +22,6 @@ from decimal import Decimal
 from typing import Any, Protocol
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from strandline.config import Secret, Section, only_key
 from strandline.core import json_path
@@ -108,17 +106,25 @@ class RewritePath:
     match: str
     replace: str
     needs_body: bool = False
-    options: Any = field(init=False, repr=False)
+    rewrite: Callable[[str], str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "options", pc.ReplaceSubstringOptions(pattern=self.match, replacement=self.replace))
+        import pyarrow as pa  # noqa: PLC0415  (takes a while to load, for what few ask for)
+        import pyarrow.compute as pc  # noqa: PLC0415
+
+        options = pc.ReplaceSubstringOptions(pattern=self.match, replacement=self.replace)
+
+        def rewrite(target: str) -> str:
+            found: str = pc.call_function("replace_substring_regex", [pa.scalar(target)], options).as_py()
+            return found
+
+        object.__setattr__(self, "rewrite", rewrite)
 
     def describe(self) -> str:
         return f"rewrite path {self.match} to {self.replace}"
 
     def __call__(self, request: Request) -> None:
-        target = pa.scalar(request.target)
-        request.target = pc.call_function("replace_substring_regex", [target], self.options).as_py()
+        request.target = self.rewrite(request.target)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ from datetime import timedelta
 
 from strandline.errors import OptionError, did_you_mean
 from strandline.kafka.cluster import ISOLATIONS, NAMES
+from strandline.kafka.starts import StartAt, refuse_twice
+from strandline.kafka.words import LONGEST_SPAN, UNITS, EndAt, parse_end, parse_start
 from strandline.ordered.epochs import Limits
 from strandline.ordered.merge import check_buffer
 from strandline.ordered.reading import Rules
-from strandline.ordered.starts import StartAt, refuse_twice
-from strandline.ordered.words import LONGEST_SPAN, UNITS, EndAt, parse_end, parse_start
 
 KAFKA = "kafka."
 # By their lower-case form, which is how Spark hands them on.

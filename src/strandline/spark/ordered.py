@@ -27,12 +27,13 @@ from pyspark.sql.types import (
 from strandline.core.ordering import BEFORE_ALL_TIME
 from strandline.kafka.cluster import Cluster
 from strandline.kafka.partition import Partition
+from strandline.kafka.starts import milliseconds
+from strandline.kafka.words import cutoff
 from strandline.ordered.epochs import Epochs, Limits, Position
 from strandline.ordered.loop import LoopThread
 from strandline.ordered.merge import Part, sliced
 from strandline.ordered.slices import Slicer
-from strandline.ordered.starts import Topic, milliseconds, resolve
-from strandline.ordered.words import cutoff
+from strandline.ordered.starts import Topic, resolve
 from strandline.spark.options import SourceOptions
 from strandline.spark.slice import read_slice
 from strandline.spark.worker import settle

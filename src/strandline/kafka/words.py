@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from strandline.errors import OptionError, did_you_mean
-from strandline.ordered.starts import Ago, AtTime, Committed, Earliest, Latest, StartAt
+from strandline.kafka.starts import Ago, AtTime, Committed, Earliest, Latest, StartAt
 
 STARTS: dict[str, StartAt] = {"earliest": Earliest(), "latest": Latest()}
 GROUP_STARTS: dict[str, StartAt] = {**STARTS, "committed": Committed()}

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.errors import OptionError
-from strandline.ordered import Ago, AtTime, Committed, Earliest, Latest, StartAt
-from strandline.ordered.words import GROUP_STARTS, EndAt, Live, cutoff, parse_end, parse_start
+from strandline.kafka.starts import Ago, AtTime, Committed, Earliest, Latest, StartAt
+from strandline.kafka.words import GROUP_STARTS, EndAt, Live, cutoff, parse_end, parse_start
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 
