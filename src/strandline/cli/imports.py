@@ -25,7 +25,6 @@ from strandline.capture.imports.lines import read_lines
 from strandline.capture.imports.order import Mending, in_order
 from strandline.cli.delivery import Delivery
 from strandline.cli.line import ProgressLine
-from strandline.cli.rekey import Scattered
 from strandline.cli.settings import kafka_settings
 from strandline.cli.signals import on_stop_request
 from strandline.clock import SystemClock
@@ -110,6 +109,8 @@ def import_(
     job = _Job(is_strict=on_error == "stop", begin=begin)
     with on_stop_request(job.stop), Delivery(reach, topic, partitions) as delivery:
         if rekey is not None:
+            from strandline.cli.rekey import Scattered  # noqa: PLC0415  (loads all that reads a log in order)
+
             job.run_in_order(Scattered(reach, rekey).read, delivery)
         else:
             job.run_files(formats, node_id or f"import-{secrets.token_hex(4)}", delivery)
