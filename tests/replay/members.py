@@ -41,6 +41,8 @@ class Member:
             *(sys.executable, "-m", "strandline", "replay", "--target", f"http://127.0.0.1:{server.port}"),
             *("--topic", topic, "--kafka", kafka.address, "--group", f"{topic}-group", "--config", str(config)),
             *("--until", "live", "--quiescence", "0.5", "--set", "session.timeout.ms=6000"),
+            # So that members hear of a rebalance soon.
+            *("--set", "heartbeat.interval.ms=300"),
         ]
 
     async def start(self, *arguments: str) -> Self:
