@@ -108,17 +108,17 @@ class Publisher:
         deadline = time.monotonic() + TOPIC_TIMEOUT_S
         asking = Consumer({**self._settings, "group.id": "strandline-capture", "log_level": 0})
         try:
-            while True:
+            while time.monotonic() < deadline:
                 try:
                     known = admin.list_topics(self.topic, timeout=TOPIC_TIMEOUT_S).topics[self.topic].partitions
                     for number in known:
                         asking.get_watermark_offsets(TopicPartition(self.topic, number), TOPIC_TIMEOUT_S)
                     if known:
                         return
-                except KafkaException:
-                    if time.monotonic() > deadline:
-                        raise
+                except KafkaException as error:
+                    log.debug("topic %s is not served yet: %s", self.topic, error)
                 time.sleep(LEADER_RETRY_S)
+            raise TimeoutError
         finally:
             asking.close()
 
