@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from threading import Event, Thread
 
-from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka import KafkaError as Reason
+from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -27,6 +27,8 @@ LEADER_RETRY_S = 0.05
 OURS: dict[str, str | int | float | bool] = {
     "acks": "all",
     "enable.idempotence": True,
+    # With more, the first record of a new topic may be reported safe and be lost (KAFKA-15591).
+    "max.in.flight.requests.per.connection": 1,
     # Bounded by the buffer, not by time: a record is not given up while there is room for it.
     "message.timeout.ms": 0,
     "queue.buffering.max.messages": 0,
@@ -95,32 +97,12 @@ class Publisher:
         try:
             fresh = NewTopic(self.topic, num_partitions=partitions, replication_factor=-1)
             admin.create_topics([fresh], request_timeout=TOPIC_TIMEOUT_S)[self.topic].result(TOPIC_TIMEOUT_S * 2)
-            self._wait_for_leaders(admin)
             log.info("topic %s was made", self.topic)
         except KafkaException as error:
             if error.args[0].code() != Reason.TOPIC_ALREADY_EXISTS:
                 raise BrokerRefused(error.args[0].str(), f"the making of topic '{self.topic}'") from None
         except TimeoutError:
             raise BrokerUnreachable(address, f"no answer to the making of topic '{self.topic}'") from None
-
-    def _wait_for_leaders(self, admin: AdminClient) -> None:
-        """A topic is in the metadata a little before its leaders serve it; a record must not come in between."""
-        deadline = time.monotonic() + TOPIC_TIMEOUT_S
-        asking = Consumer({**self._settings, "group.id": "strandline-capture", "log_level": 0})
-        try:
-            while time.monotonic() < deadline:
-                try:
-                    known = admin.list_topics(self.topic, timeout=TOPIC_TIMEOUT_S).topics[self.topic].partitions
-                    for number in known:
-                        asking.get_watermark_offsets(TopicPartition(self.topic, number), TOPIC_TIMEOUT_S)
-                    if known:
-                        return
-                except KafkaException as error:
-                    log.debug("topic %s is not served yet: %s", self.topic, error)
-                time.sleep(LEADER_RETRY_S)
-            raise TimeoutError
-        finally:
-            asking.close()
 
     def publish(self, key: str, record: bytes, done: Done, *, is_urgent: bool = False) -> bool:
         """Take a record; `done` tells later whether Kafka has it. False where there is no room for it.

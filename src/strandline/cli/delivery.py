@@ -47,6 +47,8 @@ class Delivery:
                     **own,
                     "acks": "all",
                     "enable.idempotence": True,
+                    # With more, the first record of a new topic may be reported safe and be lost (KAFKA-15591).
+                    "max.in.flight.requests.per.connection": 1,
                     "delivery.timeout.ms": int(DELIVER_WITHIN * 1000),
                     "message.max.bytes": MOST_MESSAGE,
                     "queue.buffering.max.kbytes": QUEUE_BYTES >> 10,

@@ -16,7 +16,12 @@ from strandline.kafka.librdkafka import client, translated
 
 Done = Callable[[KafkaError | None], object]
 
-OURS = {"acks": "all", "enable.idempotence": True}
+OURS = {
+    "acks": "all",
+    "enable.idempotence": True,
+    # With more, the first record of a new topic may be reported safe and be lost (KAFKA-15591).
+    "max.in.flight.requests.per.connection": 1,
+}
 DEFAULTS = {"queue.buffering.max.kbytes": 64 << 10, "linger.ms": 2}
 CLOSE_WITHIN = 2.0
 
