@@ -34,8 +34,9 @@ async def all_serve(server: Server, *members: Member) -> None:
     """Wait until each of these members has sent something from now on."""
     since = len(server.arrivals)
     await until(
-        lambda: {member.name for member in members}
-        <= {arrival.header("X-Member") for arrival in server.arrivals[since:]},
+        lambda: (
+            {member.name for member in members} <= {arrival.header("X-Member") for arrival in server.arrivals[since:]}
+        ),
         f"all of {', '.join(member.name for member in members)} serve",
     )
 
