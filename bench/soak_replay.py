@@ -12,10 +12,11 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from strandline.stack import Stack
-from strandline.stack.kafka import KafkaCluster
 from tests.replay.members import Member, assert_all_came_in_order, steady
 from tests.replay.support import Server, committed, serving, until
+
+from strandline.stack import Stack
+from strandline.stack.kafka import KafkaCluster
 
 CONNECTIONS, REQUESTS, PARTITIONS = 24, 200, 6
 EVERY_MS = 150
