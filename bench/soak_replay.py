@@ -55,7 +55,7 @@ class Trial:
                     case 0:
                         await chosen.end(signal.SIGKILL)
                     case 1:
-                        check(await chosen.end(signal.SIGTERM) == 0, chosen.log)
+                        await stop(chosen)
                     case _:
                         chosen.process.send_signal(signal.SIGSTOP)
                         await asyncio.sleep(self._chance.uniform(0.5, LONGEST_FREEZE_S))
@@ -64,7 +64,7 @@ class Trial:
                 members[place] = await self._member()
         for member in members:
             if member.process.returncode is None:
-                check(await member.end(signal.SIGTERM) == 0, member.log)
+                await stop(member)
         await until(lambda: not self._server.open, "no connection is left open")
         assert_all_came_in_order(self._server.arrivals, CONNECTIONS, REQUESTS)
         for before, after in pairwise(self.marks):
@@ -74,6 +74,12 @@ class Trial:
 def check(holds: bool, told: str) -> None:
     if not holds:
         raise AssertionError(told)
+
+
+async def stop(member: Member) -> None:
+    """Ask a member to end. One that has only just begun knows nothing of signals yet."""
+    code = await member.end(signal.SIGTERM)
+    check(code in {0, -signal.SIGTERM}, f"exit code {code}: {member.log}")
 
 
 async def soak(minutes: float, kafka: KafkaCluster, directory: Path) -> tuple[int, int, int]:
