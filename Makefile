@@ -53,6 +53,7 @@ bench-capture: venv ## what the capture adds to a request, against the service w
 
 soak: venv ## trials too long for the suite
 	@$(BIN)/python -m bench.soak
+	@$(BIN)/python -m bench.soak_replay
 
 clean: ## remove the environment; the cache in the user's home stays
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -84,6 +84,27 @@ def test_half_requests_that_fill_the_memory_do_not_stop_reading(kafka: KafkaClus
     assert committed(kafka.address, topic) == [16]
 
 
+def test_no_more_is_read_than_the_look_ahead_allows(kafka: KafkaCluster, topic: str) -> None:
+    count = 12_000
+    capture(kafka.address, topic, {"c": connection("c", [Said(10 * n, get(f"/{n}")) for n in range(count)])})
+
+    async def main() -> None:
+        async with serving() as server:
+            ahead = {"lookahead": timedelta(seconds=1), "packet_timeout": timedelta(seconds=0.5)}
+            async with running(plan(kafka.address, topic, server, **ahead)) as run:
+                await until(lambda: server.arrivals, "the first arrives")
+                before = -1
+                while before < run.engine.counters.requests:
+                    before = run.engine.counters.requests
+                    await asyncio.sleep(0.5)
+                # What the member had taken already still came, 5,000 records at most.
+                assert before < count
+                await until(lambda: len(server.arrivals) > 100, "they arrive at their time")
+                run.stop()
+
+    uvloop.run(main())
+
+
 def create_and_write(kafka: KafkaCluster, topic: str, records: list[tuple[str, bytes]]) -> None:
     capture(kafka.address, topic, {})
     write(kafka.address, topic, records)

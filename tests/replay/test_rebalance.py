@@ -6,9 +6,10 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
+from strandline.replay.replay import From, Until
 from strandline.stack.kafka import KafkaCluster
 from tests.replay.members import Member, assert_all_came_in_order, place, steady, turns
-from tests.replay.support import Server, committed, serving, until
+from tests.replay.support import Server, committed, plan, replay, running, serving, until
 
 CONNECTIONS, PARTITIONS = 16, 4
 
@@ -68,6 +69,32 @@ def test_members_that_join_and_leave_in_good_order_repeat_nothing(
         assert sum(marks.seen[-1]) == CONNECTIONS * (requests + 1)
         # One, two, one: never both at a time.
         assert all(len(served) <= 3 for served in turns(server.arrivals).values())
+
+    asyncio.run(main())
+
+
+def test_a_member_told_to_begin_at_the_oldest_record_does_so_only_while_nobody_is_at_work(
+    kafka: KafkaCluster, topic: str
+) -> None:
+    steady(kafka, topic, connections=4, requests=5, every=10, partitions=1)
+
+    async def main() -> None:
+        async with serving() as server:
+            await replay(plan(kafka.address, topic, server))
+            assert len(server.arrivals) == 20
+            await replay(plan(kafka.address, topic, server, start=From.EARLIEST))
+            assert len(server.arrivals) == 40
+            async with running(plan(kafka.address, topic, server, until=Until.NEVER)) as first:
+                await until(lambda: first.is_running and first.gate.partitions, "the first is a member")
+                async with running(
+                    plan(kafka.address, topic, server, until=Until.NEVER, start=From.EARLIEST)
+                ) as second:
+                    await until(lambda: second.is_running, "the second has begun")
+                    first.stop()
+                    await until(lambda: second.gate.partitions, "the second has the partition")
+                    await until(lambda: second._positions, "it is at the end")
+                    second.stop()
+            assert len(server.arrivals) == 40
 
     asyncio.run(main())
 

@@ -14,10 +14,11 @@ from google.protobuf.message import DecodeError
 
 from strandline.clock import Clock, SystemClock
 from strandline.core.pacing import Pace
-from strandline.errors import ScatteredCapture
+from strandline.errors import BrokerRefused, ScatteredCapture
 from strandline.kafka.events import Assigned, AtEnd, Event, Failed, Lost, Records, Revoked, Taken
 from strandline.kafka.group import GroupMember
 from strandline.kafka.listing import Listing
+from strandline.kafka.offsets import GroupOffsets
 from strandline.kafka.partition import Partition
 from strandline.kafka.producer import Publisher
 from strandline.kafka.progress import Claim
@@ -141,13 +142,14 @@ class Replay:
         """Replay. Raises what makes it impossible to go on; what was done by then is committed."""
         plan = self.plan
         begin = await self._resolve()
+        if begin is not None:
+            await self._send_group_to(begin)
         results = plan.results_topic or f"{plan.topic}-results"
         dead_letters = plan.dead_letters or f"{plan.topic}-dead-letters"
         await ensure_topics(_reach(plan.kafka), [results, dead_letters], like=plan.topic)
         self.member = GroupMember(
             plan.kafka,
             [plan.topic],
-            begin=None if begin is None else lambda asked: {p: begin[p] for p in asked if p in begin},
             hand_over=HAND_OVER + SAFE_WITHIN + timedelta(seconds=1),
         )
         self.engine = Engine(
@@ -210,6 +212,18 @@ class Replay:
                 return await listing.earliest(partitions)
             case time:
                 return self._ends | await listing.at(partitions, milliseconds(time))
+
+    async def _send_group_to(self, begin: Mapping[Partition, int]) -> None:
+        """Have the whole group begin here, unless it is at work: then we go on with it where it is."""
+        offsets = GroupOffsets(self.plan.kafka)
+        try:
+            await offsets.commit(begin)
+        except BrokerRefused as error:
+            if error.code != "UNKNOWN_MEMBER_ID":
+                raise
+            log.warning("the group '%s' is at work: going on where it is, not where --from says", offsets.name)
+        finally:
+            await offsets.close()
 
     async def _read(self) -> None:
         """Take what comes until there is an end to it and all is sent. Partitions come and go until then."""

@@ -7,7 +7,9 @@ The rules that this file keeps:
    begins. Two requests in one read are two. A mark never cuts a request that follows the one it belongs to. Whether a
    request counts is known when something follows it: the capture may say at once that it was dropped.
 3. A response ends where HTTP/1 says; where its bytes are not HTTP/1, with the next read; else with the connection.
-4. A record is held by every transaction that has a byte of it, and is freed when the last of them lets it go.
+4. A record is held by every transaction that has a byte of it, and is freed when the last of them lets it go. A
+   request that begins behind the end of one of an earlier record, with no mark or answer between them in its own, holds
+   that one's records too: who began to read between them could not tell where it begins.
 5. A connection is gone when it closes, when its last record is through, when nothing was seen of it for the time-out
    in source time, or when its partition came to us anew. What of it is incomplete then is told as such, once.
 6. What came before the first record that we see of a connection is left alone: the rest of a request that had begun,
@@ -15,7 +17,7 @@ The rules that this file keeps:
 """
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
@@ -26,6 +28,7 @@ from strandline.wire.traffic import index_of, when
 from strandline.wire.traffic_pb2 import TrafficStream
 
 CR_LF = b"\r\n"
+INTERIM = b"HTTP/1.1 1"
 
 
 class ConnectionKey(NamedTuple):
@@ -90,6 +93,7 @@ class Transaction:
     """A request and, once it is known, the response that the source gave."""
 
     __slots__ = (
+        "_before",
         "_records",
         "answer",
         "began",
@@ -110,6 +114,9 @@ class Transaction:
         record.begun += 1
         self._records = [record]
         record.hold()
+        self._before = connection.before
+        for held in self._before:
+            held.hold()
         self.packets = packets
         self.began = self.ended = at
         self.head = b""
@@ -144,8 +151,13 @@ class Transaction:
 
     def release(self) -> None:
         """All is done with it."""
-        for record in self._records:
+        for record in (*self._before, *self._records):
             record.release()
+
+    @property
+    def anchors(self) -> list[Record]:
+        """The records from which on reading finds it again."""
+        return [*self._before, *self._records]
 
 
 class Sink(Protocol):
@@ -180,6 +192,7 @@ class State(Enum):
 class _Connection:
     __slots__ = (
         "awaiting",
+        "before",
         "current",
         "framer",
         "gathering",
@@ -209,6 +222,13 @@ class _Connection:
         self.unmarked: list[Transaction] = []
         """Requests that are complete by the last read; the capture may yet drop the last of them."""
         self.awaiting: deque[Transaction] = deque()
+        self.before: Sequence[Record] = ()
+        """What must be read, beside its own record, to know where a request begins that begins now."""
+
+    def going_on(self) -> Sequence[Record]:
+        """The records of the request that was last read from."""
+        last = self.current or (self.unmarked[-1] if self.unmarked else None)
+        return last.anchors if last is not None else ()
 
     @property
     def state(self) -> State:
@@ -245,20 +265,24 @@ class Accumulator:
         connection = self._connection(record, stream)
         if connection is not None:
             at = connection.seen
+            connection.before = connection.going_on() if stream.lastObservationWasUnterminatedRead else ()
             for observation in stream.subStream:
                 at = when(observation)
                 kind = observation.WhichOneof("Capture")
                 if connection.unmarked and kind != "requestDropped":
                     self._confirm(connection)
                     if kind == "endOfMessageIndicator":
+                        connection.before = ()
                         continue
                 if kind in {"read", "readSegment"}:
                     self._read(connection, record, at, getattr(observation, kind).data)
                 elif kind in {"write", "writeSegment"}:
                     self._write(connection, record, at, getattr(observation, kind).data)
                 elif kind == "endOfMessageIndicator":
+                    connection.before = ()
                     self._mark(connection)
                 elif kind == "requestDropped":
+                    connection.before = ()
                     self._drop(connection)
                 elif kind == "close":
                     self._end(connection, at, Cause.CLOSED)
@@ -387,8 +411,10 @@ class Accumulator:
     def _write(self, connection: _Connection, record: Record, at: Nanos, data: bytes) -> None:
         if connection.is_opaque or not data:
             return
+        if not data.startswith(INTERIM):
+            connection.before = ()
         if connection.is_ignoring:
-            connection.is_ignoring = data.startswith(b"HTTP/1.1 1")
+            connection.is_ignoring = data.startswith(INTERIM)
             return
         if connection.framer is None:
             self._mark(connection)

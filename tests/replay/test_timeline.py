@@ -1,0 +1,103 @@
+"""Laws of the clock that can be stopped, of the leave to send, and of alarms."""
+
+import asyncio
+from fractions import Fraction
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.clock import ManualClock, SystemClock
+from strandline.replay.alarms import Alarms
+from strandline.replay.leave import Leave, Reason
+from strandline.replay.timeline import Timeline
+from strandline.units import Nanos
+
+times = st.integers(0, 10**12).map(Nanos)
+speeds = st.fractions(Fraction(1, 100), 100)
+
+
+@given(times, times, times, times, speeds)
+def test_what_is_due_moves_by_exactly_the_time_that_the_clock_stood_still(
+    begin: Nanos, source: Nanos, running: Nanos, standing: Nanos, speed: Fraction
+) -> None:
+    clock = ManualClock()
+    timeline = Timeline(clock, speed)
+    timeline.begin(begin)
+    due = timeline.due(source)
+    clock.advance(running)
+    timeline.stop()
+    reached = timeline.reached()
+    clock.advance(standing)
+    timeline.stop()  # again is as good as once
+    assert timeline.reached() == reached
+    assert timeline.go_on() == standing
+    assert timeline.go_on() == 0
+    assert timeline.reached() == reached
+    assert timeline.due(source) == due + standing
+
+
+@given(times, st.lists(times), speeds)
+def test_what_came_later_is_never_due_earlier_and_the_first_is_due_at_once(
+    begin: Nanos, sources: list[Nanos], speed: Fraction
+) -> None:
+    clock = ManualClock()
+    clock.advance(Nanos(5))
+    timeline = Timeline(clock, speed)
+    assert timeline.reached() is None
+    assert timeline.due(begin) == 5
+    assert timeline.reached() == begin
+    dues = [timeline.due(source) for source in sorted(sources)]
+    assert dues == sorted(dues)
+
+
+@given(st.lists(st.tuples(st.sampled_from(Reason), st.booleans(), st.booleans())))
+def test_who_is_parked_is_woken_once_and_only_when_nothing_stands_against_it(
+    changes: list[tuple[Reason, bool, bool]],
+) -> None:
+    leave = Leave()
+    against: set[Reason] = set()
+    woken: list[int] = []
+    parked: set[int] = set()
+    for number, (reason, withdraw, park) in enumerate(changes):
+        if withdraw:
+            leave.withdraw(reason)
+            against.add(reason)
+        else:
+            leave.restore(reason)
+            against.discard(reason)
+            if not against:
+                assert set(woken) >= parked
+        assert leave.against == against
+        assert leave.is_given is not bool(against)
+        if park and against:
+            leave.park(lambda number=number: woken.append(number))  # type: ignore[misc]
+            parked.add(number)
+            assert number not in woken
+    assert len(woken) == len(set(woken))
+
+
+@given(st.lists(st.integers(-1_000_000, 3_000_000), min_size=1, max_size=20))
+def test_alarms_ring_each_once_in_the_order_of_their_times_and_never_early(offsets: list[int]) -> None:
+    async def main() -> None:
+        clock = SystemClock()
+        alarms = Alarms(asyncio.get_running_loop(), clock)
+        rung: list[tuple[Nanos, Nanos]] = []
+        all_rung = asyncio.Event()
+
+        def ring(due: Nanos) -> None:
+            rung.append((due, clock.monotonic()))
+            if len(rung) == len(offsets):
+                all_rung.set()
+
+        begin = clock.monotonic()
+        for offset in offsets:
+            due = Nanos(begin + offset)
+            alarms.at(due, lambda due=due: ring(due))  # type: ignore[misc]
+        assert len(alarms) == len(offsets)
+        async with asyncio.timeout(30):
+            await all_rung.wait()
+        alarms.close()
+        assert all(at >= due for due, at in rung)
+        assert [due for due, _ in rung] == sorted(begin + offset for offset in offsets)
+
+    asyncio.run(main())
