@@ -7,7 +7,6 @@ whole. `sent_us` is of the first attempt, and lateness with it; `first_byte_us` 
 
 from base64 import b64encode
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
@@ -29,8 +28,7 @@ Position = tuple[int, int]
 """A partition and an offset."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Message:
+class Message(msgspec.Struct, kw_only=True, gc=False):
     """A request or a response as it was on the wire. A body too large to hold is there with its first part only."""
 
     head: bytes
@@ -41,8 +39,7 @@ class Message:
     """Of the whole body, as hex, if its holder has it."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Attempt:
+class Attempt(msgspec.Struct, kw_only=True, gc=False):
     """One sending of the request, and what came of it."""
 
     response: Message | None = None
@@ -52,8 +49,7 @@ class Attempt:
     error: str | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class Outcome:
+class Outcome(msgspec.Struct, kw_only=True, gc=False):
     """All that is known of a transaction when it is over."""
 
     partition: int
@@ -257,11 +253,11 @@ def _attempt(attempt: Attempt, limits: Limits) -> AttemptRecord:
 
 def _message(message: Message, limits: Limits) -> MessageRecord:
     # Nearly every message is whole and text.
-    if message.length < 0 and len(message.body) <= limits.body and len(message.head) <= limits.head:
+    head, whole = message.head, message.body
+    is_whole = message.length < 0 or message.length == len(whole)
+    if is_whole and len(whole) <= limits.body and len(head) <= limits.head:
         try:
-            return MessageRecord(
-                head=message.head.decode("latin-1"), body=message.body.decode(), length=len(message.body)
-            )
+            return MessageRecord(head=head.decode("latin-1"), body=whole.decode(), length=len(whole))
         except UnicodeDecodeError:
             pass
     body, length, cut = held(message, limits.body)
@@ -270,8 +266,8 @@ def _message(message: Message, limits: Limits) -> MessageRecord:
         message.sha256 = sha256(message.body).hexdigest()
     text = body_text(body, cut=cut)
     return MessageRecord(
-        head=message.head[: limits.head].decode("latin-1"),
-        head_length=len(message.head) if len(message.head) > limits.head else None,
+        head=head[: limits.head].decode("latin-1"),
+        head_length=len(head) if len(head) > limits.head else None,
         body=text,
         body_base64=b64encode(body).decode() if text is None else None,
         length=length,
