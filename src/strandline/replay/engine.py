@@ -132,7 +132,7 @@ class Engine:
         if session is None:
             session = Session(self, transaction.key, transaction.record.partition, self._not_before(transaction))
             self._sessions[transaction.key] = session
-        work = self._works[transaction] = Work(transaction)
+        work = self._works[transaction] = Work(transaction, _spool(transaction))
         session.add(work)
 
     def on_answer(self, transaction: Transaction) -> None:
@@ -149,10 +149,10 @@ class Engine:
     def on_unsent(self, transaction: Transaction, cause: Cause) -> None:
         if cause in UNSENT:
             self.counters.unsent += 1
-            self._finish(Work(transaction, error=UNSENT[cause]))
+            self._finish(Work(transaction, _spool(transaction), error=UNSENT[cause]))
         else:
             # Whoever reads on from what is committed finds the request again.
-            self._forget(transaction)
+            _spool(transaction).release()
 
     def on_close(self, key: ConnectionKey, partition: int, at: Nanos, cause: Cause) -> None:  # noqa: ARG002
         if cause is not Cause.REASSIGNED and key in self._sessions:
@@ -284,16 +284,12 @@ class Engine:
         self._sessions.pop(session.key, None)
         for work in left:
             self._works.pop(work.transaction, None)
-            self._forget(work.transaction)
+            work.spool.release()
         self._emptied.set()
 
     def rested(self) -> None:
         """A session has nothing to send for now."""
         self._emptied.set()
-
-    def _forget(self, transaction: Transaction) -> None:
-        assert isinstance(transaction.packets, Spool)  # noqa: S101  (we made it)
-        transaction.packets.release()
 
     def refused(self, work: Work, error: OSError | TimeoutError) -> Nanos | Refused:
         """A connection could not be made."""
@@ -365,3 +361,8 @@ class Engine:
     def work_of(self, transaction: Transaction) -> Work | None:
         """What has become of a transaction that is not finished."""
         return self._works.get(transaction)
+
+
+def _spool(transaction: Transaction) -> Spool:
+    assert isinstance(transaction.packets, Spool)  # noqa: S101  (we made it)
+    return transaction.packets

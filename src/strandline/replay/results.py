@@ -37,6 +37,8 @@ class Message(msgspec.Struct, kw_only=True, gc=False):
     """How long the whole body is; -1 if it is all there."""
     sha256: str | None = None
     """Of the whole body, as hex, if its holder has it."""
+    status: int = 0
+    """Of a response, if its holder has read it."""
 
 
 class Attempt(msgspec.Struct, kw_only=True, gc=False):
@@ -163,9 +165,10 @@ def encode_bounded(make: Callable[[Outcome, Limits], object], outcome: Outcome, 
 
 def result_of(outcome: Outcome, limits: Limits) -> Result:
     """The result with its parts cut to the limits."""
-    attempts = ends(outcome.attempts, MAX_ATTEMPTS)
-    sent = outcome.attempts[0].sent if outcome.attempts else None
-    last = outcome.attempts[-1] if outcome.attempts else Attempt()
+    attempts = outcome.attempts
+    sent = attempts[0].sent if attempts else None
+    last = attempts[-1] if attempts else Attempt()
+    source_request = _request(outcome.source_request, limits)
     return Result(
         id=request_id(outcome.partition, outcome.offset, outcome.ordinal),
         connection=cut_text(outcome.connection, limits),
@@ -176,11 +179,11 @@ def result_of(outcome: Outcome, limits: Limits) -> Result:
         records=ends(outcome.records, MAX_POSITIONS),
         record_count=len(outcome.records),
         generation=outcome.generation,
-        source_request=_request(outcome.source_request, limits),
+        source_request=source_request,
         source_response=_response(outcome.source_response, limits, complete=outcome.source_complete),
-        target_request=None if outcome.target_request is None else _request(outcome.target_request, limits),
-        attempts=[_attempt(attempt, limits) for attempt in attempts],
-        attempt_count=len(outcome.attempts),
+        target_request=_sent(outcome, source_request, limits),
+        attempts=[_attempt(attempt, limits) for attempt in ends(attempts, MAX_ATTEMPTS)],
+        attempt_count=len(attempts),
         source_time_us=outcome.source_time // 1000,
         due_us=outcome.due // 1000,
         sent_us=_micros(sent),
@@ -229,11 +232,24 @@ def _request(message: Message, limits: Limits) -> MessageRecord:
     return record
 
 
+def _sent(outcome: Outcome, source: MessageRecord, limits: Limits) -> MessageRecord | None:
+    """The request as it was sent. Its first line is mostly the captured one, which is read already."""
+    message, line = outcome.target_request, outcome.source_request.head.partition(b"\n")[0]
+    if message is None or not message.head.startswith(line + b"\n"):
+        return None if message is None else _request(message, limits)
+    record = _message(message, limits)
+    record.method, record.target = source.method, source.target
+    return record
+
+
 def _response(message: Message | None, limits: Limits, *, complete: bool | None) -> MessageRecord | None:
     if message is None:
         return None
     record = _message(message, limits)
     record.complete = complete
+    if message.status:
+        record.status = message.status
+        return record
     try:
         record.status = status_of(message.head)
     except MalformedHead:

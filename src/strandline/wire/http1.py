@@ -190,8 +190,9 @@ class _Framer:
         return True
 
     def _begin_counted(self, lengths: list[bytes]) -> None:
-        value = lengths[0]
-        if len(lengths) > 1 or not value.isdigit():
+        if len(lengths) == 1 and lengths[0].isdigit():
+            value = lengths[0]
+        else:
             values = {length.strip() for field in lengths for length in field.split(b",")}
             value = values.pop()
             if values or not value.isdigit():
@@ -200,15 +201,6 @@ class _Framer:
             raise FramingError("a Content-Length that cannot be read")
         self._left = int(value)
         self._at = _LENGTH if self._left else _DONE
-
-
-def _framing(head: bytes) -> tuple[list[bytes], list[bytes]]:
-    """What a head says of transfer codings and of lengths."""
-    codings: list[bytes] = []
-    lengths: list[bytes] = []
-    for is_coding, value in FRAMING.findall(head):
-        (codings if is_coding else lengths).append(value)
-    return codings, lengths
 
 
 class RequestFramer(_Framer):
@@ -239,16 +231,17 @@ class RequestFramer(_Framer):
         if line is None:
             raise FramingError("no HTTP/1 request line")
         self.method = line[1]
-        codings, lengths = _framing(head)
-        if codings:
-            if lengths:
-                raise FramingError("both a Content-Length and a Transfer-Encoding")
-            if not self._begin_chunked(codings):
-                raise FramingError("a Transfer-Encoding that does not end in chunked")
-        elif lengths:
-            self._begin_counted(lengths)
-        else:
+        fields = FRAMING.findall(head)
+        if not fields:
             self._at = _DONE
+            return
+        codings = [value for is_coding, value in fields if is_coding]
+        if not codings:
+            self._begin_counted([value for _, value in fields])
+        elif len(codings) < len(fields):
+            raise FramingError("both a Content-Length and a Transfer-Encoding")
+        elif not self._begin_chunked(codings):
+            raise FramingError("a Transfer-Encoding that does not end in chunked")
 
 
 class ResponseFramer(_Framer):
@@ -285,9 +278,11 @@ class ResponseFramer(_Framer):
             self._at = _DONE
         elif self._method == b"HEAD" or status in {204, 304}:
             self._at = _DONE
-        else:
-            codings, lengths = _framing(head)
-            if lengths and not codings:
-                self._begin_counted(lengths)
-            elif not codings or not self._begin_chunked(codings):
+        elif fields := FRAMING.findall(head):
+            codings = [value for is_coding, value in fields if is_coding]
+            if not codings:
+                self._begin_counted([value for _, value in fields])
+            elif not self._begin_chunked(codings):
                 self._at = _UNTIL_CLOSE
+        else:
+            self._at = _UNTIL_CLOSE
