@@ -113,6 +113,7 @@ class Engine:
         self._transform = transform
         self._policy = policy
         self._marks = marks
+        self._keep = self.limits.keep
         self._sessions: dict[ConnectionKey, Session] = {}
         self._works: dict[Transaction, Work] = {}
         self._assigned: dict[int, Nanos] = {}
@@ -241,15 +242,16 @@ class Engine:
 
     def sending(self, session: Session, work: Work, now: Nanos) -> None:
         """A request goes out."""
-        self.counters.attempts += 1
+        counters = self.counters
+        counters.attempts += 1
         if not work.attempts:
-            self.counters.sent += 1
-            self.counters.lateness.add(now - work.due)
+            counters.sent += 1
+            counters.lateness.add(now - work.due)
         self._flying.append((now, session))
 
     def keep(self) -> int:
         """How much of an answer's body is kept: nothing while memory is short."""
-        return 0 if self.spools.is_full else self.limits.keep
+        return 0 if self.spools.is_full else self._keep
 
     def is_decidable(self, work: Work) -> bool:
         """Whether all is known that decides on another attempt."""

@@ -209,7 +209,7 @@ class RequestFramer(_Framer):
     __slots__ = ("method",)
 
     def next(self) -> None:
-        super().next()
+        _Framer.next(self)
         self.method = b""
 
     @property
@@ -254,7 +254,7 @@ class ResponseFramer(_Framer):
         self._method = method
 
     def next(self, method: bytes = b"GET") -> None:
-        super().next()
+        _Framer.next(self)
         self._method = method
         self.status = 0
         self.interim = 0

@@ -251,14 +251,10 @@ class Accumulator:
                     self._confirm(connection)
                     if kind == "endOfMessageIndicator":
                         continue
-                if kind == "read":
-                    self._read(connection, record, at, observation.read.data)
-                elif kind == "write":
-                    self._write(connection, record, at, observation.write.data)
-                elif kind == "readSegment":
-                    self._read(connection, record, at, observation.readSegment.data)
-                elif kind == "writeSegment":
-                    self._write(connection, record, at, observation.writeSegment.data)
+                if kind in {"read", "readSegment"}:
+                    self._read(connection, record, at, getattr(observation, kind).data)
+                elif kind in {"write", "writeSegment"}:
+                    self._write(connection, record, at, getattr(observation, kind).data)
                 elif kind == "endOfMessageIndicator":
                     self._mark(connection)
                 elif kind == "requestDropped":
@@ -267,8 +263,7 @@ class Accumulator:
                     self._end(connection, at, Cause.CLOSED)
                     break
             else:
-                if at > connection.seen:
-                    connection.seen = at
+                connection.seen = max(connection.seen, at)
                 if connection.unmarked:
                     self._unmarked.setdefault(record.partition, {})[connection.key] = connection
                 if not stream.number and stream.WhichOneof("index") == "numberOfThisLastChunk":
