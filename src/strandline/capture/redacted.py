@@ -8,7 +8,7 @@ be looked into is left out, and a header says why.
 from enum import Enum, auto
 
 from strandline.capture.redaction import Redaction, values_of, with_length
-from strandline.wire.http1 import CODING, END_OF_HEAD, STATUS_LINE
+from strandline.wire.http1 import END_OF_HEAD, FRAMING, STATUS_LINE
 
 
 class _As(Enum):
@@ -89,7 +89,7 @@ class RedactedMessages:
 
     def _begin_body(self, head: bytes) -> bytes:
         # As the framer sees it, which has cut the message: another reading would take bytes for what they are not.
-        codings = b",".join(CODING.findall(head)).lower().split(b",")
+        codings = b",".join(value for coding, value in FRAMING.findall(head) if coding).lower().split(b",")
         is_chunked = codings[-1].strip() == b"chunked"
         self._chunks = Chunks() if is_chunked else None
         if self._redaction.looks_into(values_of(head, b"content-type")):

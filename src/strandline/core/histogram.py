@@ -20,10 +20,12 @@ class Histogram:
 
     def add(self, value: int) -> None:
         """One more."""
-        value = max(0, value)
+        if value < 0:
+            value = 0
+        elif value > self.most:
+            self.most = value
         self.count += 1
         self.total += value
-        self.most = max(self.most, value)
         self._counts[_bucket(value)] += 1
 
     def quantile(self, share: float) -> Nanos:

@@ -42,9 +42,11 @@ class Guard:
 
     def check(self) -> None:
         """Withdraw the leave if we stood still for too long."""
-        now = self._clock.monotonic()
-        stalled = max(Nanos(now - self._last), self._owner.stalled_for(now))
-        if stalled > self._limit and self._proving is None:
+        now, limit = self._clock.monotonic(), self._limit
+        if now - self._last <= limit and self._owner.stalled_for(now) <= limit:
+            return
+        if self._proving is None:
+            stalled = max(now - self._last, self._owner.stalled_for(now))
             self.stalls += 1
             log.warning("stood still for %.1f s: nothing is sent until our partitions are proven ours", stalled / 1e9)
             self._leave.withdraw(Reason.UNPROVEN)

@@ -20,10 +20,10 @@ def outcome_of(work: Work, *, to_wall: Nanos, keep: int, digest: str | None = No
     length = spool.size - captured
     captured_request = Message(head=transaction.head, body=kept, length=length, sha256=digest)
     sent = None
-    if work.attempts:
+    if work.attempts and work.body is None:
         sent = Message(head=work.head, body=kept, length=length, sha256=digest)
-        if work.body is not None:
-            sent = Message(head=work.head, body=work.body)
+    elif work.attempts:
+        sent = Message(head=work.head, body=work.body or b"")
     source, target = transaction.answer, work.answer
     return Outcome(
         partition=record.partition,
@@ -59,4 +59,4 @@ def outcome_of(work: Work, *, to_wall: Nanos, keep: int, digest: str | None = No
 def _message(answer: Answer | None) -> Message | None:
     if answer is None:
         return None
-    return Message(head=answer.head, body=answer.body, length=answer.length, sha256=answer.digest)
+    return Message(head=answer.head, body=answer.body, length=answer.length, sha256=answer.digest, status=answer.status)

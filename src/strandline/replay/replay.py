@@ -44,6 +44,8 @@ REFERENCE_WITHIN = timedelta(seconds=5)
 """How long the first record of every partition is waited for, to find the earliest."""
 AT_A_TIME = Nanos(1_000_000)
 """How long records are taken before other things have their turn."""
+GATHER_MS = 10
+"""How long results wait for others to be written with. Nobody waits for them but the next commit."""
 HAND_OVER = timedelta(seconds=5)
 """What requests on their way have when their partition is wanted back."""
 SAFE_WITHIN = timedelta(seconds=2)
@@ -166,7 +168,7 @@ class Replay:
             clock=self.clock,
         )
         self.output = Output(
-            Publisher(_reach(plan.kafka)),
+            Publisher({"linger.ms": GATHER_MS, **_reach(plan.kafka)}, report_every=timedelta(milliseconds=GATHER_MS)),
             self.engine.fail,
             self.clock,
             topic=results,
@@ -296,20 +298,25 @@ class Replay:
         if not self._opening or not (owned <= self._heard or is_late or is_much):
             return
         opening, self._opening = self._opening, None
-        times = [time for time in map(_first_time, opening) if time is not None]
+        # The first record that tells a time stands for its partition.
+        times: dict[Partition, Nanos] = {}
+        for taken in opening:
+            if taken.partition not in times and (time := _first_time(taken)) is not None:
+                times[taken.partition] = time
         if times:
-            self.engine.timeline.begin(min(times))
+            self.engine.timeline.begin(min(times.values()))
         await self._accept(opening)
 
     async def _accept(self, records: Sequence[Taken]) -> None:
-        since = self.clock.monotonic()
+        monotonic, over, is_spread = self.clock.monotonic, self._over, len(self._ends) > 1
+        since = monotonic()
         for taken in records:
-            if self.clock.monotonic() - since > AT_A_TIME:
+            if monotonic() - since > AT_A_TIME:
                 # Requests fall due while records are read.
                 await asyncio.sleep(0)
-                since = self.clock.monotonic()
+                since = monotonic()
             partition = taken.partition
-            if partition in self._over:
+            if over and partition in over:
                 continue
             try:
                 stream = TrafficStream.FromString(taken.value or b"")
@@ -319,7 +326,7 @@ class Replay:
             if not stream.connectionId:
                 self._bury(taken, "is a TrafficStream of no connection")
                 continue
-            if taken.key != stream.connectionId.encode() and len(self._ends) > 1:
+            if is_spread and taken.key != stream.connectionId.encode():
                 raise ScatteredCapture(self.plan.topic, taken.partition, taken.offset)
             if isinstance(self.plan.until, datetime) and stream.subStream and self._is_beyond(stream):
                 self._end(partition)

@@ -7,7 +7,6 @@ whole. `sent_us` is of the first attempt, and lateness with it; `first_byte_us` 
 
 from base64 import b64encode
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
@@ -29,8 +28,7 @@ Position = tuple[int, int]
 """A partition and an offset."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Message:
+class Message(msgspec.Struct, kw_only=True, gc=False):
     """A request or a response as it was on the wire. A body too large to hold is there with its first part only."""
 
     head: bytes
@@ -39,10 +37,11 @@ class Message:
     """How long the whole body is; -1 if it is all there."""
     sha256: str | None = None
     """Of the whole body, as hex, if its holder has it."""
+    status: int = 0
+    """Of a response, if its holder has read it."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Attempt:
+class Attempt(msgspec.Struct, kw_only=True, gc=False):
     """One sending of the request, and what came of it."""
 
     response: Message | None = None
@@ -52,8 +51,7 @@ class Attempt:
     error: str | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class Outcome:
+class Outcome(msgspec.Struct, kw_only=True, gc=False):
     """All that is known of a transaction when it is over."""
 
     partition: int
@@ -167,9 +165,10 @@ def encode_bounded(make: Callable[[Outcome, Limits], object], outcome: Outcome, 
 
 def result_of(outcome: Outcome, limits: Limits) -> Result:
     """The result with its parts cut to the limits."""
-    attempts = ends(outcome.attempts, MAX_ATTEMPTS)
-    sent = outcome.attempts[0].sent if outcome.attempts else None
-    last = outcome.attempts[-1] if outcome.attempts else Attempt()
+    attempts = outcome.attempts
+    sent = attempts[0].sent if attempts else None
+    last = attempts[-1] if attempts else Attempt()
+    source_request = _request(outcome.source_request, limits)
     return Result(
         id=request_id(outcome.partition, outcome.offset, outcome.ordinal),
         connection=cut_text(outcome.connection, limits),
@@ -180,11 +179,11 @@ def result_of(outcome: Outcome, limits: Limits) -> Result:
         records=ends(outcome.records, MAX_POSITIONS),
         record_count=len(outcome.records),
         generation=outcome.generation,
-        source_request=_request(outcome.source_request, limits),
+        source_request=source_request,
         source_response=_response(outcome.source_response, limits, complete=outcome.source_complete),
-        target_request=None if outcome.target_request is None else _request(outcome.target_request, limits),
-        attempts=[_attempt(attempt, limits) for attempt in attempts],
-        attempt_count=len(outcome.attempts),
+        target_request=_sent(outcome, source_request, limits),
+        attempts=[_attempt(attempt, limits) for attempt in ends(attempts, MAX_ATTEMPTS)],
+        attempt_count=len(attempts),
         source_time_us=outcome.source_time // 1000,
         due_us=outcome.due // 1000,
         sent_us=_micros(sent),
@@ -233,11 +232,24 @@ def _request(message: Message, limits: Limits) -> MessageRecord:
     return record
 
 
+def _sent(outcome: Outcome, source: MessageRecord, limits: Limits) -> MessageRecord | None:
+    """The request as it was sent. Its first line is mostly the captured one, which is read already."""
+    message, line = outcome.target_request, outcome.source_request.head.partition(b"\n")[0]
+    if message is None or not message.head.startswith(line + b"\n"):
+        return None if message is None else _request(message, limits)
+    record = _message(message, limits)
+    record.method, record.target = source.method, source.target
+    return record
+
+
 def _response(message: Message | None, limits: Limits, *, complete: bool | None) -> MessageRecord | None:
     if message is None:
         return None
     record = _message(message, limits)
     record.complete = complete
+    if message.status:
+        record.status = message.status
+        return record
     try:
         record.status = status_of(message.head)
     except MalformedHead:
@@ -257,11 +269,11 @@ def _attempt(attempt: Attempt, limits: Limits) -> AttemptRecord:
 
 def _message(message: Message, limits: Limits) -> MessageRecord:
     # Nearly every message is whole and text.
-    if message.length < 0 and len(message.body) <= limits.body and len(message.head) <= limits.head:
+    head, whole = message.head, message.body
+    is_whole = message.length < 0 or message.length == len(whole)
+    if is_whole and len(whole) <= limits.body and len(head) <= limits.head:
         try:
-            return MessageRecord(
-                head=message.head.decode("latin-1"), body=message.body.decode(), length=len(message.body)
-            )
+            return MessageRecord(head=head.decode("latin-1"), body=whole.decode(), length=len(whole))
         except UnicodeDecodeError:
             pass
     body, length, cut = held(message, limits.body)
@@ -270,8 +282,8 @@ def _message(message: Message, limits: Limits) -> MessageRecord:
         message.sha256 = sha256(message.body).hexdigest()
     text = body_text(body, cut=cut)
     return MessageRecord(
-        head=message.head[: limits.head].decode("latin-1"),
-        head_length=len(message.head) if len(message.head) > limits.head else None,
+        head=head[: limits.head].decode("latin-1"),
+        head_length=len(head) if len(head) > limits.head else None,
         body=text,
         body_base64=b64encode(body).decode() if text is None else None,
         length=length,

@@ -59,6 +59,8 @@ class Work:
     """A request on its way."""
 
     transaction: Transaction
+    spool: Spool
+    """The captured bytes."""
     due: Nanos = NEVER
     head: bytes = b""
     """As it is sent."""
@@ -74,12 +76,6 @@ class Work:
         """The target's last answer, if it is one."""
         last = self.attempts[-1] if self.attempts else None
         return last.answer if last is not None and last.error is None else None
-
-    @property
-    def spool(self) -> Spool:
-        """The captured bytes."""
-        assert isinstance(self.transaction.packets, Spool)  # noqa: S101  (the engine made it)
-        return self.transaction.packets
 
 
 class Session:

@@ -1,8 +1,9 @@
 """A response as it is kept: its head whole, its body up to a bound, of the rest the length and a hash."""
 
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from strandline.units import Nanos
 from strandline.wire.http1 import FramingError, ResponseFramer
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
 KEEP = 64 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """A response, bodies as they lie on the wire."""
 
     status: int
@@ -80,8 +80,9 @@ class Gathering:
             except FramingError:
                 self.is_http = False
             else:
-                if framer.body_at < stop and framer.head:
-                    self._add(data[framer.body_at : stop])
+                body_at = framer.body_at
+                if body_at < stop and framer.head:
+                    self._add(data[body_at:stop])
                 return stop
         self._add(data[start:])
         return len(data)
@@ -99,16 +100,16 @@ class Gathering:
 
     def end(self) -> Answer | None:
         """The response as far as it came, or None if not even its head did. No more of it will come."""
-        framer = self._framer
-        if self.is_http and not framer.head:
+        framer, is_http = self._framer, self.is_http
+        if is_http and not framer.head:
             return None
         return Answer(
-            framer.status if self.is_http else 0,
+            framer.status if is_http else 0,
             framer.head,
             self._kept,
             self._length,
             self._hash.hexdigest() if self._hash else None,
-            self.is_http and framer.end(),
+            is_http and framer.end(),
             self._began,
             self._ended,
         )

@@ -19,9 +19,8 @@ MAX_HEAD = 256 << 10
 MAX_LINE = 16 << 10
 """Of a chunk's size with its extensions, and of a trailer."""
 
-END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
-LENGTH = re.compile(rb"\ncontent-length[ \t]*:[ \t]*([^\r\n]*)", re.IGNORECASE)
-CODING = re.compile(rb"\ntransfer-encoding[ \t]*:[ \t]*([^\r\n]*)", re.IGNORECASE)
+END_OF_HEAD = re.compile(rb"\n\r?\n")
+FRAMING = re.compile(rb"\n(?:content-length|(transfer-encoding))[ \t]*:[ \t]*([^\r\n]*)", re.IGNORECASE)
 UPGRADE = re.compile(rb"\nupgrade[ \t]*:", re.IGNORECASE)
 EXPECT = re.compile(rb"\nexpect[ \t]*:[ \t]*100-continue", re.IGNORECASE)
 REQUEST_LINE = re.compile(rb"([!#-'*+\-.^-z|~A-Z0-9]+) ([^ \r\n]+) HTTP/1\.[01]\r?\n")
@@ -44,6 +43,10 @@ class _At(Enum):
     DONE = auto()
 
 
+# Here and not by the name of their class, which costs as much as a call, several times for each message.
+_HEAD, _LENGTH, _CHUNK_SIZE, _CHUNK, _CHUNK_END, _TRAILER, _UNTIL_CLOSE, _DONE = _At
+
+
 class _Framer:
     """What requests and responses have in common: a head, then a body whose end the head tells."""
 
@@ -55,7 +58,7 @@ class _Framer:
 
     def next(self) -> None:
         """Begin the next message."""
-        self._at = _At.UNTIL_CLOSE if self.opaque else _At.HEAD
+        self._at = _UNTIL_CLOSE if self.opaque else _HEAD
         self._line = b""
         self._left = 0
         self.head = b""
@@ -66,74 +69,86 @@ class _Framer:
     @property
     def complete(self) -> bool:
         """Whether the message has ended."""
-        return self._at is _At.DONE
+        return self._at is _DONE
 
     @property
     def has_begun(self) -> bool:
         """Whether there is anything of the message yet."""
-        return self._at is not _At.HEAD or bool(self._line)
+        return self._at is not _HEAD or bool(self._line)
 
     @property
     def in_body(self) -> bool:
         """Whether the head is there and the message has not ended."""
-        return self._at is not _At.HEAD and self._at is not _At.DONE
+        return self._at is not _HEAD and self._at is not _DONE
 
     def feed(self, data: bytes, start: int = 0) -> int:
         """Take bytes; up to where they belong to this message."""
         end = len(data)
         self.body_at = start
-        while start < end and self._at is not _At.DONE:
-            match self._at:
-                case _At.HEAD:
-                    self.body_at = start = self._read_head(data, start)
-                case _At.LENGTH | _At.CHUNK:
-                    start = self._read_counted(end, start)
-                case _At.UNTIL_CLOSE:
-                    self.body_length += end - start
-                    start = end
-                case _:
-                    start = self._read_line(data, start)
+        while start < end and self._at is not _DONE:
+            at = self._at
+            if at is _HEAD:
+                self.body_at = start = self._read_head(data, start)
+            elif at is _LENGTH or at is _CHUNK:
+                start = self._read_counted(end, start)
+            elif at is _UNTIL_CLOSE:
+                self.body_length += end - start
+                start = end
+            else:
+                start = self._read_line(data, start)
         return start
 
     def end(self) -> bool:
         """No more bytes will come. Whether the message is complete by that, or was."""
-        if self._at is _At.UNTIL_CLOSE:
-            self._at = _At.DONE
-        return self._at is _At.DONE
+        if self._at is _UNTIL_CLOSE:
+            self._at = _DONE
+        return self._at is _DONE
 
     def _read_head(self, data: bytes, start: int) -> int:
         if self._line:
-            # The empty line may lie across the border.
-            held = self._line + data[start:]
-            before = len(self._line)
-            found = END_OF_HEAD.search(held, max(0, before - 3))
-        else:
-            while data.startswith((b"\r", b"\n"), start):
-                # Empty lines before a message count to it.
-                start += 1
-                if start == len(data):
-                    return start
-            held, before = data, 0
-            found = END_OF_HEAD.search(data, start)
-        if (found.end() if found else len(held)) - (0 if before else start) > MAX_HEAD:
+            return self._read_rest_of_head(data, start)
+        while data.startswith((b"\r", b"\n"), start):
+            # Empty lines before a message count to it.
+            start += 1
+            if start == len(data):
+                return start
+        found = END_OF_HEAD.search(data, start)
+        stop = found.end() if found is not None else len(data)
+        if stop - start > MAX_HEAD:
             raise FramingError(f"a head of more than {MAX_HEAD:,} bytes")
         if found is None:
-            self._check_beginning(held if before else held[start:])
-            self._line = held if before else held[start:]
-            return len(data)
-        stop = found.end()
-        self.head = held[:stop] if before else data[start:stop]
-        self._line = b""
-        self._begin_body(self.head)
-        return start + stop - before if before else stop
+            self._line = data[start:]
+            self._check_beginning(self._line)
+        else:
+            self.head = data[start:stop]
+            self._begin_body(self.head)
+        return stop
+
+    def _read_rest_of_head(self, data: bytes, start: int) -> int:
+        before = len(self._line)
+        held = self._line + data[start:]
+        # The empty line may lie across the border.
+        found = END_OF_HEAD.search(held, max(0, before - 2))
+        stop = found.end() if found is not None else len(held)
+        if stop > MAX_HEAD:
+            raise FramingError(f"a head of more than {MAX_HEAD:,} bytes")
+        if found is None:
+            self._line = held
+            self._check_beginning(held)
+        else:
+            self.head, self._line = held[:stop], b""
+            self._begin_body(self.head)
+        return start + stop - before
 
     def _read_counted(self, end: int, start: int) -> int:
-        taken = min(self._left, end - start)
-        self._left -= taken
-        self.body_length += taken
-        if not self._left:
-            self._at = _At.DONE if self._at is _At.LENGTH else _At.CHUNK_END
-        return start + taken
+        stop = start + self._left
+        if stop > end:
+            stop = end
+        else:
+            self._at = _DONE if self._at is _LENGTH else _CHUNK_END
+        self._left -= stop - start
+        self.body_length += stop - start
+        return stop
 
     def _read_line(self, data: bytes, start: int) -> int:
         stop = data.find(b"\n", start) + 1
@@ -147,18 +162,18 @@ class _Framer:
         if len(line) > MAX_LINE:
             raise FramingError(f"a line of more than {MAX_LINE:,} bytes in a chunked body")
         is_empty = line in {b"\r\n", b"\n"}
-        if self._at is _At.CHUNK_SIZE:
+        if self._at is _CHUNK_SIZE:
             size = CHUNK_SIZE.fullmatch(line)
             if size is None:
                 raise FramingError("a chunk whose size cannot be read")
             self._left = int(size[1], 16)
-            self._at = _At.CHUNK if self._left else _At.TRAILER
-        elif self._at is _At.CHUNK_END:
+            self._at = _CHUNK if self._left else _TRAILER
+        elif self._at is _CHUNK_END:
             if not is_empty:
                 raise FramingError("a chunk that is longer than its size")
-            self._at = _At.CHUNK_SIZE
+            self._at = _CHUNK_SIZE
         elif is_empty:
-            self._at = _At.DONE
+            self._at = _DONE
         return stop
 
     def _begin_body(self, head: bytes) -> None:
@@ -171,16 +186,21 @@ class _Framer:
     def _begin_chunked(self, codings: list[bytes]) -> bool:
         if b",".join(codings).rpartition(b",")[2].strip().lower() != b"chunked":
             return False
-        self._at = _At.CHUNK_SIZE
+        self._at = _CHUNK_SIZE
         return True
 
     def _begin_counted(self, lengths: list[bytes]) -> None:
-        values = {length.strip() for field in lengths for length in field.split(b",")}
-        value = values.pop()
-        if values or not value.isdigit() or len(value) > 18:
+        if len(lengths) == 1 and lengths[0].isdigit():
+            value = lengths[0]
+        else:
+            values = {length.strip() for field in lengths for length in field.split(b",")}
+            value = values.pop()
+            if values or not value.isdigit():
+                raise FramingError("a Content-Length that cannot be read")
+        if len(value) > 18:
             raise FramingError("a Content-Length that cannot be read")
         self._left = int(value)
-        self._at = _At.LENGTH if self._left else _At.DONE
+        self._at = _LENGTH if self._left else _DONE
 
 
 class RequestFramer(_Framer):
@@ -189,7 +209,7 @@ class RequestFramer(_Framer):
     __slots__ = ("method",)
 
     def next(self) -> None:
-        super().next()
+        _Framer.next(self)
         self.method = b""
 
     @property
@@ -211,16 +231,17 @@ class RequestFramer(_Framer):
         if line is None:
             raise FramingError("no HTTP/1 request line")
         self.method = line[1]
-        codings, lengths = CODING.findall(head), LENGTH.findall(head)
-        if codings:
-            if lengths:
-                raise FramingError("both a Content-Length and a Transfer-Encoding")
-            if not self._begin_chunked(codings):
-                raise FramingError("a Transfer-Encoding that does not end in chunked")
-        elif lengths:
-            self._begin_counted(lengths)
-        else:
-            self._at = _At.DONE
+        fields = FRAMING.findall(head)
+        if not fields:
+            self._at = _DONE
+            return
+        codings = [value for is_coding, value in fields if is_coding]
+        if not codings:
+            self._begin_counted([value for _, value in fields])
+        elif len(codings) < len(fields):
+            raise FramingError("both a Content-Length and a Transfer-Encoding")
+        elif not self._begin_chunked(codings):
+            raise FramingError("a Transfer-Encoding that does not end in chunked")
 
 
 class ResponseFramer(_Framer):
@@ -233,7 +254,7 @@ class ResponseFramer(_Framer):
         self._method = method
 
     def next(self, method: bytes = b"GET") -> None:
-        super().next()
+        _Framer.next(self)
         self._method = method
         self.status = 0
         self.interim = 0
@@ -254,13 +275,14 @@ class ResponseFramer(_Framer):
         self.status = status
         if status == 101 or (self._method == b"CONNECT" and 200 <= status < 300):
             self.opaque = True
-            self._at = _At.DONE
+            self._at = _DONE
         elif self._method == b"HEAD" or status in {204, 304}:
-            self._at = _At.DONE
-        elif codings := CODING.findall(head):
-            if not self._begin_chunked(codings):
-                self._at = _At.UNTIL_CLOSE
-        elif lengths := LENGTH.findall(head):
-            self._begin_counted(lengths)
+            self._at = _DONE
+        elif fields := FRAMING.findall(head):
+            codings = [value for is_coding, value in fields if is_coding]
+            if not codings:
+                self._begin_counted([value for _, value in fields])
+            elif not self._begin_chunked(codings):
+                self._at = _UNTIL_CLOSE
         else:
-            self._at = _At.UNTIL_CLOSE
+            self._at = _UNTIL_CLOSE

@@ -291,15 +291,18 @@ class Accumulator:
                 connection.seen = max(connection.seen, at)
                 if connection.unmarked:
                     self._unmarked.setdefault(record.partition, {})[connection.key] = connection
-                if stream.WhichOneof("index") == "numberOfThisLastChunk":
+                if not stream.number and stream.WhichOneof("index") == "numberOfThisLastChunk":
                     self._end(connection, at, Cause.CLOSED)
             self.advance(record.partition, at)
         record.release()
 
     def advance(self, partition: int, now: Nanos) -> None:
         """The source's time has come so far in a partition: connections that were silent for too long are gone."""
-        now = max(now, self._times.get(partition, now))
-        self._times[partition] = now
+        reached = self._times.get(partition)
+        if reached is None or now > reached:
+            self._times[partition] = now
+        else:
+            now = reached
         connections = self._partitions.get(partition)
         while connections:
             oldest = next(iter(connections.values()))
@@ -331,7 +334,9 @@ class Accumulator:
 
     def _connection(self, record: Record, stream: TrafficStream) -> _Connection | None:
         """What we know of the record's connection; None if the record came before."""
-        connections = self._partitions.setdefault(record.partition, OrderedDict())
+        connections = self._partitions.get(record.partition)
+        if connections is None:
+            connections = self._partitions[record.partition] = OrderedDict()
         key = ConnectionKey(stream.nodeId, stream.connectionId)
         index = index_of(stream)
         known = connections.get(key)
@@ -375,7 +380,8 @@ class Accumulator:
             transaction.ended = at
             start = stop
             if framer is not None and framer.complete:
-                transaction.head, transaction.method = framer.head, framer.method
+                transaction.head = framer.head
+                transaction.method = framer.method
                 framer.next()
                 connection.unmarked.append(transaction)
                 connection.current = None
@@ -419,13 +425,14 @@ class Accumulator:
         if connection.framer is None:
             self._mark(connection)
         start, end = 0, len(data)
+        awaiting, gathering = connection.awaiting, connection.gathering
         while start < end and not connection.is_opaque:
-            transaction = connection.awaiting[0] if connection.awaiting else self._answered_early(connection)
+            transaction = awaiting[0] if awaiting else self._answered_early(connection)
             if transaction is None:
                 return
             transaction.hold(record)
-            start = connection.gathering.feed(data, start, at)
-            if connection.gathering.complete:
+            start = gathering.feed(data, start, at)
+            if gathering.complete:
                 self._answered(connection)
 
     def _answered_early(self, connection: _Connection) -> Transaction | None:
@@ -439,14 +446,14 @@ class Accumulator:
 
     def _answered(self, connection: _Connection) -> None:
         """No more will come of the response to the oldest request."""
-        gathering = connection.gathering
-        transaction = connection.awaiting.popleft() if connection.awaiting else connection.current
+        awaiting, gathering = connection.awaiting, connection.gathering
+        transaction = awaiting.popleft() if awaiting else connection.current
         if transaction is None:
             return
         transaction.answer = gathering.end()
         transaction.is_answered = True
         connection.is_opaque = gathering.is_opaque
-        gathering.expect(connection.awaiting[0].method if connection.awaiting else b"GET", self._keep())
+        gathering.expect(awaiting[0].method if awaiting else b"GET", self._keep())
         if transaction.is_complete:
             self._sink.on_answer(transaction)
 
