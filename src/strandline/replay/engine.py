@@ -148,6 +148,8 @@ class Engine:
         if work.is_over:
             self._finished(work)
             return
+        if transaction.answer is not None:
+            self.waiting_bytes += work.spool.keep_too(transaction.answer.kept)
         session = self._sessions[transaction.key]
         if session.phase is Phase.UNDECIDED and session.head is work:
             session.decide()

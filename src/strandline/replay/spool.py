@@ -126,6 +126,12 @@ class Spool:
             self.held += len(data)
             self.pieces.append(Piece(at, len(data), data))
 
+    def keep_too(self, size: int) -> int:
+        """So many bytes of the source's answer are kept with it; returned for whoever counts along."""
+        self._owner.in_memory += size
+        self.held += size
+        return size
+
     def load(self, most: int) -> bytes:
         """The first bytes, at most so many."""
         if len(self.pieces) == 1:

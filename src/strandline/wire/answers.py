@@ -31,6 +31,11 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     ended: Nanos
 
     @property
+    def kept(self) -> int:
+        """How many bytes of it are held."""
+        return len(self.head) + len(self.body)
+
+    @property
     def cut(self) -> bool:
         """Whether the body is longer than what was kept of it."""
         return self.digest is not None
