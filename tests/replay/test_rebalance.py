@@ -6,10 +6,25 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
+from strandline.replay.engine import Limits
+from strandline.replay.leave import Reason
 from strandline.replay.replay import From, Until
 from strandline.stack.kafka import KafkaCluster
 from tests.replay.members import Member, assert_all_came_in_order, place, steady, turns
-from tests.replay.support import Server, committed, plan, replay, running, serving, until
+from tests.replay.support import (
+    Held,
+    Said,
+    Server,
+    capture,
+    committed,
+    connection,
+    get,
+    plan,
+    replay,
+    running,
+    serving,
+    until,
+)
 
 CONNECTIONS, PARTITIONS = 16, 4
 
@@ -95,6 +110,30 @@ def test_a_member_told_to_begin_at_the_oldest_record_does_so_only_while_nobody_i
                     await until(lambda: second._positions, "it is at the end")
                     second.stop()
             assert len(server.arrivals) == 40
+
+    asyncio.run(main())
+
+
+def test_a_request_that_waited_for_a_slot_or_a_connection_asks_for_leave_before_it_is_sent(
+    kafka: KafkaCluster, topic: str
+) -> None:
+    capture(kafka.address, topic, {name: connection(name, [Said(0, get(f"/{name}"))]) for name in "abc"})
+    held = Held("/a", "/b", "/c")
+
+    async def main() -> None:
+        async with (
+            serving(held) as server,
+            running(plan(kafka.address, topic, server, limits=Limits(concurrency=1))) as run,
+        ):
+            await until(lambda: server.arrivals, "the first arrives")
+            await until(lambda: run.engine.counters.requests == 3, "the others wait for a slot")
+            run.engine.leave.withdraw(Reason.UNPROVEN)
+            held.let_go()
+            await until(lambda: run.engine.counters.answered == 1, "the first is answered")
+            await asyncio.sleep(0.2)
+            assert run.engine.counters.sent == len(server.arrivals) == 1
+            run.engine.leave.restore(Reason.UNPROVEN)
+        assert len(server.arrivals) == 3
 
     asyncio.run(main())
 

@@ -4,9 +4,24 @@ import asyncio
 import signal
 from pathlib import Path
 
+from strandline.replay.replay import Until
 from strandline.stack.kafka import KafkaCluster
 from tests.replay.members import Member, steady
-from tests.replay.support import Held, Peer, Said, capture, committed, connection, get, serving, until
+from tests.replay.support import (
+    Held,
+    Peer,
+    Said,
+    answering,
+    capture,
+    committed,
+    connection,
+    get,
+    plan,
+    results,
+    running,
+    serving,
+    until,
+)
 
 
 def test_a_signal_lets_what_is_on_its_way_end_and_commits_it(kafka: KafkaCluster, topic: str, tmp_path: Path) -> None:
@@ -80,6 +95,28 @@ def test_a_sent_request_whose_next_attempt_is_awaited_is_told_as_it_is_and_does_
 
     asyncio.run(main())
     assert committed(kafka.address, topic)[0] >= 1
+
+
+def test_a_sent_request_that_waits_for_the_source_is_told_as_it_is_and_does_not_repeat(
+    kafka: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    """Whether to send again depends on an answer of the source that has not been captured yet."""
+    capture(kafka.address, topic, {"c": connection("c", [Said(0, get("/1"), None)])})
+    busy = answering(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
+
+    async def main() -> None:
+        path = tmp_path / "results.jsonl"
+        async with (
+            serving(busy) as server,
+            running(plan(kafka.address, topic, server, until=Until.NEVER, results=path)) as run,
+        ):
+            await until(lambda: run.is_running and run.engine.is_waiting_for_source, "it waits for the source")
+            run.stop()
+        assert server.paths == ["/1"]
+
+    asyncio.run(main())
+    assert [result["verdict"] for result in results(tmp_path / "results.jsonl")] == ["no_source"]
+    assert committed(kafka.address, topic) == [1]
 
 
 def test_exit_codes_tell_the_cause(kafka: KafkaCluster, topic: str, tmp_path: Path) -> None:
