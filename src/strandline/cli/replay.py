@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 import uvloop
 from cyclopts import App, Parameter
 
+from strandline.cli.dry_run import dry_run
 from strandline.cli.progress import ProgressLine
 from strandline.cli.settings import kafka_settings
 from strandline.cli.status import status
@@ -80,6 +81,7 @@ def replay(
     settings: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = (),
     group: str = GROUP,
     observe: str | None = None,
+    rehearse: Annotated[bool, Parameter(name="--dry-run", negative="", show_default=False)] = False,
 ) -> None:
     """Send captured HTTP traffic to a target with its original order and timing.
 
@@ -145,6 +147,8 @@ def replay(
     observe
         HOST:PORT of the pages /metrics (for Prometheus), /healthz, /readyz, and /status, which `strandline replay
         status` asks. Without it 127.0.0.1:9464, or any free port where that one is taken.
+    rehearse
+        Send nothing and commit nothing: read the capture, as far as it goes now, and print what would be sent.
     """
     if lookahead <= packet_timeout:
         raise OptionError("--lookahead must exceed --packet-timeout, else silent connections never come to an end")
@@ -182,6 +186,9 @@ def replay(
         ),
         marks=marker,
     )
+    if rehearse:
+        dry_run(plan, parse_start(start, GROUP_STARTS))
+        return
     # A collection of all that waits would take longer than requests may be late; there are no cycles in it.
     gc.freeze()
     gc.set_threshold(50_000, 50, 1000)
@@ -222,15 +229,18 @@ def _pages(watch: Watch, observe: str | None) -> Observed:
         if not colon or not port.isdecimal() or int(port) > 65535:
             raise OptionError(f"--observe takes HOST:PORT, such as 127.0.0.1:9464, not '{observe}'")
         try:
-            return watch.pages(host.strip("[]"), int(port))
+            pages = watch.pages(host, int(port))
         except StrandlineError as error:
             raise StrandlineError(f"--observe: {error}; port 0 takes any free one") from error
-    try:
-        return watch.pages(LOOPBACK, OBSERVE_PORT)
-    except StrandlineError:
-        pages = watch.pages(LOOPBACK, 0)
-        print(f"strandline: port {OBSERVE_PORT} is taken; status and metrics are at {pages.address}", file=sys.stderr)
-        return pages
+        taken = ""
+    else:
+        try:
+            return watch.pages(LOOPBACK, OBSERVE_PORT)
+        except StrandlineError:
+            pages = watch.pages(LOOPBACK, 0)
+            taken = f"port {OBSERVE_PORT} is taken; "
+    print(f"strandline: {taken}status and metrics are at {pages.address}", file=sys.stderr, flush=True)
+    return pages
 
 
 async def _show(run: Replay, watch: Watch) -> None:
