@@ -1,14 +1,14 @@
 """What a server shows of itself over HTTP: `/metrics` for Prometheus, `/healthz` and `/readyz` for whoever runs it.
 
 On a thread of its own, so that it answers also while the server is busy. `/healthz` says that the process lives;
-`/readyz` says why it is not ready, one reason a line, with status 503.
+`/readyz` says why it is not ready, one reason a line, with status 503. A server may have pages of JSON beside these.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 from prometheus_client import CollectorRegistry
@@ -17,23 +17,33 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from strandline.errors import StrandlineError
 
 TEXT = "text/plain; charset=utf-8"
+JSON = "application/json"
 CLIENT_TIMEOUT = 5
 
 log = logging.getLogger(__name__)
 
 NotReady = Callable[[], Sequence[str]]
+Documents = Mapping[str, Callable[[], bytes]]
+"""Pages of JSON by their path."""
 
 
 class Observed:
-    """Serves the three pages while it is entered."""
+    """Serves the three pages, and those of the server's own, while it is entered."""
 
-    def __init__(self, host: str, port: int, registry: CollectorRegistry, not_ready: NotReady) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        registry: CollectorRegistry,
+        not_ready: NotReady,
+        documents: Documents = MappingProxyType({}),
+    ) -> None:
         class Pages(BaseHTTPRequestHandler):
             timeout = CLIENT_TIMEOUT
             protocol_version = "HTTP/1.0"
 
             def do_GET(self) -> None:
-                status, kind, body = _page(self.path, registry, not_ready)
+                status, kind, body = _page(self.path, registry, not_ready, documents)
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
@@ -66,7 +76,7 @@ class Observed:
         self._server.server_close()
 
 
-def _page(path: str, registry: CollectorRegistry, not_ready: NotReady) -> tuple[int, str, bytes]:
+def _page(path: str, registry: CollectorRegistry, not_ready: NotReady, documents: Documents) -> tuple[int, str, bytes]:
     match path.partition("?")[0]:
         case "/metrics":
             return 200, CONTENT_TYPE_LATEST, generate_latest(registry)
@@ -77,5 +87,7 @@ def _page(path: str, registry: CollectorRegistry, not_ready: NotReady) -> tuple[
             return (
                 (503, TEXT, "".join(f"{reason}\n" for reason in reasons).encode()) if reasons else (200, TEXT, b"ok\n")
             )
+        case name if name in documents:
+            return 200, JSON, documents[name]()
         case _:
-            return 404, TEXT, b"pages: /metrics /healthz /readyz\n"
+            return 404, TEXT, f"pages: {' '.join(('/metrics', '/healthz', '/readyz', *documents))}\n".encode()

@@ -15,14 +15,17 @@ from typing import Annotated, Literal
 import uvloop
 from cyclopts import App, Parameter
 
+from strandline.cli.dry_run import dry_run
 from strandline.cli.line import ProgressLine
 from strandline.cli.settings import kafka_settings
+from strandline.cli.status import status
 from strandline.clock import SystemClock
 from strandline.config import load
 from strandline.core.pacing import Pace
-from strandline.errors import OptionError
+from strandline.errors import OptionError, StrandlineError
 from strandline.kafka.starts import AtTime, Committed, Earliest, Latest
 from strandline.kafka.words import GROUP_STARTS, Live, cutoff, parse_end, parse_start
+from strandline.observe import Observed
 from strandline.replay.engine import Limits
 from strandline.replay.health import WhenDown
 from strandline.replay.replay import From, Plan, Replay, Until
@@ -30,10 +33,13 @@ from strandline.replay.retries import DefaultRetry, load_policy
 from strandline.replay.target import Target
 from strandline.replay.timeline import AS_FAST_AS_POSSIBLE
 from strandline.replay.transforms import Transform, TransformConfig
+from strandline.replay.watch import Watch
 from strandline.units import Nanos
 from strandline.wire.traffic import TOPIC
 
 GROUP = "strandline-replay"
+LOOPBACK = "127.0.0.1"
+OBSERVE_PORT = 9464
 SESSION_TIMEOUT = timedelta(seconds=45)
 MEBI = 1 << 20
 SHOW_EVERY = 0.25
@@ -42,6 +48,7 @@ SWITCH_EVERY = 0.0005
 
 clock = SystemClock()
 app = App(name="replay")
+app.command(status)
 
 
 @app.default
@@ -73,6 +80,8 @@ def replay(
     kafka_config: Path | None = None,
     settings: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = (),
     group: str = GROUP,
+    observe: str | None = None,
+    rehearse: Annotated[bool, Parameter(name="--dry-run", negative="", show_default=False)] = False,
 ) -> None:
     """Send captured HTTP traffic to a target with its original order and timing.
 
@@ -135,6 +144,11 @@ def replay(
         One more setting, name=value, over those of the file; may be repeated.
     group
         The consumer group. Members of one group share the work.
+    observe
+        HOST:PORT of the pages /metrics (for Prometheus), /healthz, /readyz, and /status, which `strandline replay
+        status` asks. Without it 127.0.0.1:9464, or any free port where that one is taken.
+    rehearse
+        Send nothing and commit nothing: read the capture, as far as it goes now, and print what would be sent.
     """
     if lookahead <= packet_timeout:
         raise OptionError("--lookahead must exceed --packet-timeout, else silent connections never come to an end")
@@ -172,15 +186,19 @@ def replay(
         ),
         marks=marker,
     )
+    if rehearse:
+        dry_run(plan, parse_start(start, GROUP_STARTS))
+        return
     # A collection of all that waits would take longer than requests may be late; there are no cycles in it.
     gc.freeze()
     gc.set_threshold(50_000, 50, 1000)
     sys.setswitchinterval(SWITCH_EVERY)
-    uvloop.run(_run(plan))
+    uvloop.run(_run(plan, observe))
 
 
-async def _run(plan: Plan) -> None:
+async def _run(plan: Plan, observe: str | None) -> None:
     run = Replay(plan)
+    watch = Watch(run)
     loop = asyncio.get_running_loop()
     asked = 0
 
@@ -194,22 +212,44 @@ async def _run(plan: Plan) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stop)
-    showing = asyncio.ensure_future(_show(run))
-    try:
-        await run.run()
-    finally:
-        showing.cancel()
-        with suppress(asyncio.CancelledError):
-            await showing
+    with _pages(watch, observe):
+        showing = asyncio.ensure_future(_show(run, watch))
+        try:
+            await run.run()
+        finally:
+            showing.cancel()
+            with suppress(asyncio.CancelledError):
+                await showing
     print(summary(run), file=sys.stderr)
 
 
-async def _show(run: Replay) -> None:
+def _pages(watch: Watch, observe: str | None) -> Observed:
+    if observe is not None:
+        host, colon, port = observe.rpartition(":")
+        if not colon or not port.isdecimal() or int(port) > 65535:
+            raise OptionError(f"--observe takes HOST:PORT, such as 127.0.0.1:9464, not '{observe}'")
+        try:
+            pages = watch.pages(host, int(port))
+        except StrandlineError as error:
+            raise StrandlineError(f"--observe: {error}; port 0 takes any free one") from error
+        taken = ""
+    else:
+        try:
+            return watch.pages(LOOPBACK, OBSERVE_PORT)
+        except StrandlineError:
+            pages = watch.pages(LOOPBACK, 0)
+            taken = f"port {OBSERVE_PORT} is taken; "
+    print(f"strandline: {taken}status and metrics are at {pages.address}", file=sys.stderr, flush=True)
+    return pages
+
+
+async def _show(run: Replay, watch: Watch) -> None:
     line = ProgressLine(clock)
     try:
         while True:
             await asyncio.sleep(SHOW_EVERY)
             if run.is_running:
+                watch.sample()
                 line.show(lambda: progress(run))
     finally:
         line.clear()

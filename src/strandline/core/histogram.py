@@ -1,5 +1,7 @@
 """How values are spread, in a fixed number of counters: quantiles good to an eighth, whatever the count."""
 
+from collections.abc import Iterable
+
 from strandline.units import Nanos
 
 STEPS = 8
@@ -37,6 +39,11 @@ class Histogram:
             if count and seen >= wanted:
                 return Nanos(min(self.most, _ceiling(bucket)))
         return Nanos(self.most)
+
+    def below(self, powers: Iterable[int]) -> list[int]:
+        """How many values are below each of these powers of two, and how many there are in all: exact counts."""
+        counts = list(self._counts)
+        return [sum(counts[: _bucket(1 << power)]) for power in powers] + [sum(counts)]
 
 
 def _bucket(value: int) -> int:

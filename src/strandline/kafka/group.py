@@ -139,11 +139,15 @@ class GroupMember:
         """The ends of our partitions, heard of a second ago or so. From any thread."""
         return self._polling.ends
 
+    def frontiers(self) -> dict[Partition, int]:
+        """Where the next owner of each of our partitions is to begin, as far as it is known. From any thread."""
+        marks = {partition: self._polling.ownership.mark(partition) for partition in self.progress.owned()}
+        return {partition: mark for partition, mark in marks.items() if mark is not None}
+
     def lag(self) -> dict[Partition, int]:
         """How many offsets lie between what is done and the end, for partitions of which both are known."""
         ends = self.ends()
-        marks = {partition: self._polling.ownership.mark(partition) for partition in ends}
-        return {p: max(0, ends[p] - mark) for p, mark in marks.items() if mark is not None}
+        return {p: max(0, ends[p] - mark) for p, mark in self.frontiers().items() if p in ends}
 
     async def stop(self, within: timedelta = timedelta(seconds=10)) -> None:
         """Commit what is done and leave the group, as far as there is time for it."""

@@ -349,10 +349,26 @@ class Engine:
         self.alarms.close()
         self.spools.close()
 
+    # What others may look at, from any thread.
+
     @property
-    def sessions(self) -> Iterable[Session]:
+    def sessions(self) -> list[Session]:
         """The source connections that are being replayed."""
-        return self._sessions.values()
+        return list(self._sessions.values())
+
+    @property
+    def works(self) -> list[Work]:
+        """The requests that are not finished."""
+        return list(self._works.values())
+
+    def session_of(self, key: ConnectionKey) -> Session | None:
+        """What replays a source connection now."""
+        return self._sessions.get(key)
+
+    @property
+    def stalls(self) -> int:
+        """How often this process stood still for so long that it had to prove its ownership."""
+        return 0 if self._guard is None else self._guard.stalls
 
     @property
     def is_waiting_for_source(self) -> bool:

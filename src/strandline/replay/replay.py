@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf.message import DecodeError
+from opentelemetry.trace import Tracer
 
 from strandline.clock import Clock, SystemClock
 from strandline.core.pacing import Pace
@@ -33,6 +34,7 @@ from strandline.replay.results import Limits as ResultLimits
 from strandline.replay.retries import DefaultRetry, RetryPolicy
 from strandline.replay.session import Work
 from strandline.replay.target import Target
+from strandline.replay.tracing import TracedEngine, configured_tracer
 from strandline.replay.transforms import Transform
 from strandline.units import Nanos, nanos
 from strandline.wire.traffic import TOPIC, when
@@ -116,9 +118,10 @@ class _Held(Record):
 class Replay:
     """Runs until its end, until it is stopped, or until it cannot go on."""
 
-    def __init__(self, plan: Plan, clock: Clock | None = None) -> None:
+    def __init__(self, plan: Plan, clock: Clock | None = None, tracer: Tracer | None = None) -> None:
         self.plan = plan
         self.clock = clock or SystemClock()
+        self._tracer = tracer or configured_tracer()
         self.buried = 0
         self._stopping = asyncio.Event()
         self._ends: dict[Partition, int] = {}
@@ -135,6 +138,11 @@ class Replay:
     def is_running(self) -> bool:
         """Whether reading has begun."""
         return hasattr(self, "gate")
+
+    @property
+    def read_to(self) -> dict[Partition, int]:
+        """By partition, the offset behind all that has been put together to transactions. From any thread."""
+        return dict(self._positions)
 
     def stop(self) -> None:
         """Come to an end in good order."""
@@ -154,7 +162,7 @@ class Replay:
             [plan.topic],
             hand_over=HAND_OVER + SAFE_WITHIN + timedelta(seconds=1),
         )
-        self.engine = Engine(
+        self.engine = (Engine if self._tracer is None else TracedEngine)(
             plan.target,
             self._write,
             transform=plan.transform,
@@ -167,6 +175,8 @@ class Replay:
             owner=self.member,
             clock=self.clock,
         )
+        if self._tracer is not None and isinstance(self.engine, TracedEngine):
+            self.engine.trace_to(self._tracer)
         self.output = Output(
             Publisher({"linger.ms": GATHER_MS, **_reach(plan.kafka)}, report_every=timedelta(milliseconds=GATHER_MS)),
             self.engine.fail,
@@ -180,10 +190,10 @@ class Replay:
         self.accumulator = Accumulator(
             self.engine, self.engine.spools.make, expire_after=nanos(plan.packet_timeout), keep=self.engine.keep
         )
-        self.gate = Gate(self.member, self.engine, self.output, self.accumulator, nanos(plan.lookahead))
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._on_defect)
         await self.member.start()
+        self.gate = Gate(self.member, self.engine, self.output, self.accumulator, nanos(plan.lookahead))
         try:
             await self._read()
             await self._give_up(list(self.gate.partitions), plan.drain)

@@ -317,5 +317,8 @@ class Session:
 
     @property
     def head(self) -> Work | None:
-        """The request that is next or on its way."""
-        return self._queue[0] if self._queue else None
+        """The request that is next or on its way. From any thread."""
+        try:
+            return self._queue[0]
+        except IndexError:
+            return None

@@ -17,7 +17,7 @@ The rules that this file keeps:
 """
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
@@ -325,6 +325,16 @@ class Accumulator:
             self._end(connection, connection.seen, cause)
         for by_partition in (self._partitions, self._unmarked, self._times):
             by_partition.pop(partition, None)
+
+    def untold(self, partition: int) -> Iterator[tuple[Transaction, bool]]:
+        """Requests of a partition that the sink has not been told of, each with whether it is whole. From any thread.
+
+        One that is whole waits for what follows it: the capture may yet drop it.
+        """
+        for connection in list(self._partitions.get(partition, {}).values()):
+            yield from ((transaction, True) for transaction in list(connection.unmarked))
+            if (current := connection.current) is not None:
+                yield current, False
 
     def states(self) -> Counter[State]:
         """How many connections are at what."""

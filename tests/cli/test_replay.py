@@ -1,0 +1,286 @@
+"""`strandline replay` as people and programs run it: its errors, its plan, its status."""
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from cyclopts import CycloptsError
+from prometheus_client import CollectorRegistry
+
+from strandline.cli.commands import app
+from strandline.cli.replay import OBSERVE_PORT, _pages
+from strandline.errors import StrandlineError, UsageError
+from strandline.observe import Observed
+from strandline.replay.replay import Replay
+from strandline.replay.status import PartitionStatus, Status, Unfinished
+from strandline.replay.watch import Watch
+from strandline.stack import KafkaCluster
+from tests.replay.support import Said, capture, committed, connection, get, plan, post, write
+from tests.support import TIMEOUT, run_strandline
+
+TARGET = ["--target", "http://127.0.0.1:9"]
+
+
+def run(*arguments: str) -> None:
+    """A command in this process."""
+    app(["replay", *arguments], exit_on_error=False, print_error=False, result_action="return_value")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ([], "requires an argument"),
+        (["--target", "nowhere"], "nowhere"),
+        ([*TARGET, "--speedup", "fast"], "'fast' is no speed; write a number such as 2, 0.5 or 3/2, or max"),
+        ([*TARGET, "--speedup", "0"], "a speed of 0 is not possible"),
+        ([*TARGET, "--lookahead", "60"], "--lookahead must exceed --packet-timeout"),
+        ([*TARGET, "--start-at", "now"], "--start-at takes SOURCE@WALL"),
+        ([*TARGET, "--from", "yesterday"], "'yesterday' is no start"),
+        ([*TARGET, "--observe", "9464"], "--observe takes HOST:PORT, such as 127.0.0.1:9464, not '9464'"),
+        ([*TARGET, "--observe", "127.0.0.1:99999"], "--observe takes HOST:PORT"),
+        ([*TARGET, "--dry-rnu"], "Unknown option: --dry-rnu. Did you mean --dry-run?"),
+        (["status", "--at", "ftp://x"], "--at takes an address such as http://127.0.0.1:9464, not 'ftp://x'"),
+        (["status", "--format", "xml"], "Invalid value"),
+    ],
+)
+def test_wrong_use_is_told(arguments: list[str], line: str) -> None:
+    with pytest.raises((UsageError, CycloptsError)) as error:
+        run(*arguments)
+    assert line in " ".join(str(error.value).split())
+
+
+def test_wrong_use_is_one_line_and_exit_code_2() -> None:
+    result = run_strandline("replay", *TARGET, "--speedup", "fast")
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+
+
+def test_help_tells_of_the_plan_and_the_status(capsys: pytest.CaptureFixture[str]) -> None:
+    run("--help")
+    told = capsys.readouterr().out
+    assert "--dry-run" in told
+    assert "--observe" in told
+    assert "status" in told
+
+
+def test_a_port_that_is_asked_for_and_taken_is_an_error(stranger: int) -> None:
+    watch = Watch(replay_of_nothing())
+    with pytest.raises(StrandlineError, match=f"--observe: cannot listen on 127.0.0.1:{stranger}: Address already"):
+        _pages(watch, f"127.0.0.1:{stranger}")
+
+
+def test_where_the_usual_port_is_taken_another_is_and_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with ExitStack() as held:
+        with suppress(OSError):  # where somebody else has it, all the better
+            held.enter_context(socket.create_server(("127.0.0.1", OBSERVE_PORT)))
+        pages = held.enter_context(_pages(Watch(replay_of_nothing()), None))
+        told = capsys.readouterr().err
+        assert told == f"strandline: port {OBSERVE_PORT} is taken; status and metrics are at {pages.address}\n"
+
+
+def replay_of_nothing() -> Replay:
+    return Replay(plan("127.0.0.1:9", "none", "http://127.0.0.1:9"))
+
+
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        yield taken.getsockname()[1]
+
+
+OLDEST = Unfinished(
+    offset=1041, age_s=12.34, id="0-1040.2", connection="node/\x1b[2Jc", waits_for="its time", due_in_s=3.21
+)
+FOUND = Status(
+    clock="runs",
+    requests=1500,
+    sent=1200,
+    per_second=99.7,
+    source_time=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+    late_p50_ms=0.31,
+    late_p99_ms=1.9,
+    on_their_way=7,
+    waiting=300,
+    unsafe=2,
+    partitions=[
+        PartitionStatus(topic="t", partition=0, frontier=1041, end=2000, lag=959, in_flight=12, oldest=OLDEST),
+        PartitionStatus(topic="t", partition=1, frontier=None, end=None, lag=None, in_flight=0, oldest=None),
+    ],
+)
+
+
+@contextmanager
+def showing(page: bytes) -> Iterator[str]:
+    with Observed("127.0.0.1", 0, CollectorRegistry(), list, {"/status": lambda: page}) as pages:
+        yield pages.address
+
+
+def test_a_status_is_one_line_and_a_table_without_lines_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    with showing(msgspec.json.encode(FOUND)) as at:
+        run("status", "--at", at)
+    head, columns, first, second = capsys.readouterr().out.splitlines()
+    assert head == (
+        "1,200 of 1,500 sent (100 a second)   7 on their way   at 2026-01-02T03:04:05Z   late by 0.3 ms, p99 1.9 ms"
+        "   2 results not safe yet   the clock runs"
+    )
+    assert re.split(r"\s{2,}", columns.strip())[:3] == ["partition", "frontier", "end"]
+    cells = re.split(r"\s{2,}", first.strip())
+    assert cells == [
+        "t/0", "1,041", "2,000", "959", "12", "1,041", "0-1040.2", r"node/\x1b[2Jc", "12.3 s", "its time, in 3.2 s",
+    ]  # fmt: skip
+    assert second.split() == ["t/1", "?", "?", "?", "0", "-", "-", "-", "-", "-"]
+
+
+def test_a_status_as_json_is_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
+    page = msgspec.json.encode(FOUND)
+    with showing(page) as at:
+        run("status", "--at", at.removeprefix("http://"), "--format", "json")
+    assert msgspec.json.decode(capsys.readouterr().out, type=Status) == FOUND
+
+
+def test_a_status_that_cannot_be_had_is_one_clear_line(stranger: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    result = run_strandline("replay", "status", "--at", f"http://127.0.0.1:{port}")
+    told = f"strandline: no replay answers at http://127.0.0.1:{port}: Connection refused; say where with --at\n"
+    assert (result.returncode, result.stderr) == (1, told)
+    with showing(b"[1]") as at, pytest.raises(StrandlineError, match="is no replay"):
+        run("status", "--at", at)
+    with (
+        Observed("127.0.0.1", 0, CollectorRegistry(), list) as other,
+        pytest.raises(StrandlineError, match=r"is no replay: it has no page /status \(404\)"),
+    ):
+        run("status", "--at", other.address)
+
+
+@pytest.fixture(scope="module")
+def topic(kafka: KafkaCluster) -> str:
+    """Two connections, four requests in three seconds, a record that cannot be read."""
+    secret = "Authorization: Bearer s3cret"
+    first = [Said(0, get("/a?token=s3cret&n=1", secret)), Said(1000, post("/b", b"hello")), Said(1500, get("/a"))]
+    said = {
+        "a": connection("a", first, close_at=2000),
+        "b": connection("b", [Said(1400, get("/a")), Said(3000, get("/c"))], close_at=3000),
+    }
+    capture(kafka.address, "dry", said)
+    write(kafka.address, "dry", [("bad", b"\xff\xff")])
+    return "dry"
+
+
+def test_a_dry_run_prints_the_plan_and_commits_nothing(
+    kafka: KafkaCluster, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("transforms: [{set_header: {X-Key: t0psecret}}]\nauth: {header: {name: X-Auth, value: hidd3n}}\n")
+    options = ["--topic", topic, "--speedup", "2", "--config", str(config)]
+    run("--dry-run", *TARGET, *options, "--kafka", kafka.address, "--group", "dry-group")
+    told = capsys.readouterr().out
+    unreadable = re.search(r"^unreadable .*\n", told, re.MULTILINE)
+    assert unreadable is not None
+    assert "1 record, to the dead letters; the first: dry/0@7 is no TrafficStream" in unreadable[0]
+    requests = [get("/a?token=s3cret&n=1", "Authorization: Bearer s3cret"), post("/b", b"hello"), get("/a")]
+    size = sum(map(len, [*requests, get("/a"), get("/c")]))
+    assert told.replace(unreadable[0], "") == (
+        "capture      dry, 8 records\n"
+        "target       http://127.0.0.1:9\n"
+        "connections  2\n"
+        f"requests     5, {size:,} bytes; answers 200 bytes\n"
+        "source time  2026-05-28T20:26:40.000Z to 2026-05-28T20:26:43.000Z: 3.0 s\n"
+        "would take   1.5 s at speed 2\n"
+        "peak rate    4 requests in the busiest second (3 at the source)\n"
+        "peak load    1 request and 2 connections at once, by the times of the source\n"
+        "methods      GET 4, POST 1\n"
+        "paths        /a 3, /b 1, /c 1\n"
+        "rewritten    set host 127.0.0.1:9\n"
+        "             set header X-Key\n"
+        "             set header X-Auth\n"
+        "example      0-0.0\n"
+        "    GET /a?token=***&n=*** HTTP/1.1\n"
+        "  - Host: source.example\n"
+        "  + Host: 127.0.0.1:9\n"
+        "    Authorization: ***\n"
+        "  + X-Key: ***\n"
+        "  + X-Auth: ***\n"
+        "  + X-Strandline-Request: 0-0.0\n"
+    )
+    assert committed(kafka.address, topic, group="dry-group") == [-1001]
+
+
+def test_a_dry_run_begins_and_ends_where_it_is_told(
+    kafka: KafkaCluster, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    until = "2026-05-28T20:26:41Z"
+    run("--dry-run", *TARGET, "--topic", topic, "--from", "earliest", "--until", until, "--kafka", kafka.address)
+    told = capsys.readouterr().out
+    assert re.search(r"^requests +1, ", told, re.MULTILINE)
+    run("--dry-run", *TARGET, "--topic", topic, "--from", "latest", "--speedup", "max", "--kafka", kafka.address)
+    assert re.search(r"^requests +none$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_a_dry_run_that_is_stopped_prints_what_it_has(
+    kafka: KafkaCluster, topic: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def at_once(act: Callable[[], object]) -> Iterator[None]:
+        act()
+        yield
+
+    monkeypatch.setattr("strandline.cli.dry_run.on_stop_request", at_once)
+    run("--dry-run", *TARGET, "--topic", topic, "--kafka", kafka.address)
+    assert capsys.readouterr().out.startswith(
+        "stopped half-way; of what was read until then:\ncapture      dry, 0 records"
+    )
+
+
+def test_a_dry_run_refuses_a_scattered_capture(kafka: KafkaCluster) -> None:
+    records = connection("a", [Said(0, get("/"))])
+    capture(kafka.address, "dry-scattered", {"a.1": records}, partitions=2)
+    with pytest.raises(StrandlineError, match="strandline import --rekey dry-scattered --topic NEW"):
+        run("--dry-run", *TARGET, "--topic", "dry-scattered", "--kafka", kafka.address)
+
+
+def test_a_running_replay_tells_its_status(kafka: KafkaCluster) -> None:
+    capture(kafka.address, "told", {"a": connection("a", [Said(0, get("/"))])})
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        target = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "strandline", "replay", "--target", target, "--topic", "told"]
+        options = ["--kafka", kafka.address, "--observe", "127.0.0.1:0", "--drain", "0.1"]
+        running = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
+        assert running.stderr is not None
+        try:
+            said = running.stderr.readline()
+            found = re.search(r"status and metrics are at (http://127\.0\.0\.1:\d+)", said)
+            assert found is not None, said
+            oldest = wait_for_oldest(found[1])
+            result = run_strandline("replay", "status", "--at", found[1])
+            assert result.returncode == 0, result.stderr
+            assert re.search(r"told/0 .* 0-0\.0 +node/a .* the target's answer", result.stdout)
+            assert oldest["id"] == "0-0.0"
+            running.terminate()
+            assert running.wait(TIMEOUT) == 0
+        finally:
+            running.kill()
+            running.wait()
+            running.stderr.close()
+
+
+def wait_for_oldest(at: str) -> dict[str, Any]:
+    """Ask until a request is with the target."""
+    deadline = time.monotonic() + TIMEOUT
+    while time.monotonic() < deadline:
+        with urllib.request.urlopen(f"{at}/status", timeout=10) as answer:
+            for partition in json.load(answer)["partitions"]:
+                if partition["oldest"] and partition["oldest"]["waits_for"] == "the target's answer":
+                    return dict(partition["oldest"])
+        time.sleep(0.02)
+    raise AssertionError("no request came to the target")
