@@ -6,13 +6,14 @@ from datetime import UTC, datetime
 from difflib import SequenceMatcher
 from fractions import Fraction
 
-from strandline.cli.progress import ProgressLine
+from strandline.cli.line import ProgressLine
 from strandline.cli.records import escaped
 from strandline.cli.signals import on_stop_request
 from strandline.clock import SystemClock
 from strandline.errors import MalformedHead
 from strandline.kafka.partition import Partition
-from strandline.ordered import Committed, OrderedConsumer, StartAt, Topic
+from strandline.kafka.starts import Committed, StartAt
+from strandline.ordered import OrderedConsumer, Topic
 from strandline.replay.rehearsal import Rehearsal, Sample
 from strandline.replay.replay import Plan
 from strandline.replay.timeline import AS_FAST_AS_POSSIBLE

@@ -15,7 +15,6 @@ from typing import Annotated, Literal
 import uvloop
 from cyclopts import App, Parameter
 
-from strandline.cli.dry_run import dry_run
 from strandline.cli.line import ProgressLine
 from strandline.cli.settings import kafka_settings
 from strandline.cli.status import status
@@ -187,6 +186,8 @@ def replay(
         marks=marker,
     )
     if rehearse:
+        from strandline.cli.dry_run import dry_run  # noqa: PLC0415  (loads all that reads a log in order)
+
         dry_run(plan, parse_start(start, GROUP_STARTS))
         return
     # A collection of all that waits would take longer than requests may be late; there are no cycles in it.

@@ -137,7 +137,7 @@ class Engine:
         if session is None:
             session = Session(self, transaction.key, transaction.record.partition, self._not_before(transaction))
             self._sessions[transaction.key] = session
-        work = self._works[transaction] = Work(transaction, _spool(transaction))
+        work = self._works[transaction] = Work(transaction, spool_of(transaction))
         self.waiting_bytes += work.spool.held
         session.add(work)
 
@@ -157,11 +157,11 @@ class Engine:
     def on_unsent(self, transaction: Transaction, cause: Cause) -> None:
         if cause in UNSENT:
             self.counters.unsent += 1
-            self._finish(Work(transaction, _spool(transaction), error=UNSENT[cause]))
+            self._finish(Work(transaction, spool_of(transaction), error=UNSENT[cause]))
         else:
             # Whoever reads on from what is committed finds the request again.
             self.counters.half += cause is Cause.END
-            _spool(transaction).release()
+            spool_of(transaction).release()
 
     def on_close(self, key: ConnectionKey, partition: int, at: Nanos, cause: Cause) -> None:  # noqa: ARG002
         if cause not in {Cause.REASSIGNED, Cause.END} and key in self._sessions:
@@ -385,6 +385,6 @@ class Engine:
         return self._works.get(transaction)
 
 
-def _spool(transaction: Transaction) -> Spool:
+def spool_of(transaction: Transaction) -> Spool:
     assert isinstance(transaction.packets, Spool)  # noqa: S101  (we made it)
     return transaction.packets

@@ -61,8 +61,13 @@ class Output:
         """Whether results wait for room: no more should be read meanwhile."""
         return bool(self._backlog)
 
-    def unsafe(self, partitions: Iterable[int]) -> int:
-        """How many results about these partitions are not safe yet."""
+    @property
+    def unsafe(self) -> int:
+        """How many results are not safe yet."""
+        return sum(self._unsafe.values())
+
+    def unsafe_of(self, partitions: Iterable[int]) -> int:
+        """The same for these partitions."""
         return sum(self._unsafe[partition] for partition in partitions)
 
     def write(self, work: Work) -> None:
@@ -154,10 +159,10 @@ class Output:
         """Wait until every result about these partitions is safe, or the time is out."""
         try:
             async with asyncio.timeout(within.total_seconds()):
-                while self.unsafe(partitions):
+                while self.unsafe_of(partitions):
                     await asyncio.sleep(0.005)
         except TimeoutError:
-            unsafe = self.unsafe(partitions)
+            unsafe = self.unsafe_of(partitions)
             log.warning("%d results are not safe; what they are about will be replayed again", unsafe)
 
     def close(self) -> None:

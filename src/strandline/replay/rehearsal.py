@@ -55,6 +55,9 @@ class _Counted:
         if self.kept is not None:
             self.kept = self.kept + data if self.size <= SAMPLE_BYTES else None
 
+    def release(self) -> None:
+        self.kept = None
+
 
 class _Body:
     def __init__(self, content: bytes) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from opentelemetry import trace
 from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider, Span, SpanKind, Status, StatusCode, Tracer
 
-from strandline.replay.engine import UNSENT, Engine
+from strandline.replay.engine import UNSENT, Engine, spool_of
 from strandline.replay.retries import verdict
 from strandline.replay.session import Session, Work
 from strandline.units import Nanos
@@ -63,7 +63,7 @@ class TracedEngine(Engine):
 
     def on_unsent(self, transaction: Transaction, cause: Cause) -> None:
         self._adopt(transaction)
-        self._tell(Work(transaction, error=UNSENT.get(cause, GIVEN_UP)))
+        self._tell(Work(transaction, spool_of(transaction), error=UNSENT.get(cause, GIVEN_UP)))
         super().on_unsent(transaction, cause)
 
     def _adopt(self, transaction: Transaction) -> None:
@@ -87,7 +87,7 @@ class TracedEngine(Engine):
         super().close()
         for transaction in list(self._parents):
             # The target's part is over; the source's answer will not be known any more.
-            work = self._works.get(transaction) or Work(transaction)
+            work = self._works.get(transaction) or Work(transaction, spool_of(transaction))
             work.error = work.error or GIVEN_UP
             self._tell(work)
 
