@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from difflib import SequenceMatcher
 from fractions import Fraction
 
+from strandline.cli.escaping import escaped
 from strandline.cli.line import ProgressLine
-from strandline.cli.records import escaped
 from strandline.cli.signals import on_stop_request
 from strandline.clock import SystemClock
 from strandline.errors import MalformedHead

@@ -3,7 +3,6 @@
 Bytes that are not UTF-8 are shown as `\\xff` in text, and are `{"base64": …}` in JSON.
 """
 
-import re
 from base64 import b64encode
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -12,12 +11,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from strandline.cli.escaping import escaped, json_escaped
+
 NO_TIME = "-"
 NULL = "NULL"
 NOT_A_TIME = -(2**63)
-# Control characters, line and paragraph separators, and what turns the direction of writing or is not to be seen.
-UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
-SHORT = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
 
 
 class Record(NamedTuple):
@@ -61,17 +59,12 @@ def json_lines(batch: pa.RecordBatch) -> Iterator[str]:
                 "headers": [{"key": item["key"], "value": _json_value(item["value"])} for item in headers],
             }
         ).decode()
-        yield _json_escaped(line)
+        yield json_escaped(line)
 
 
 def shown(data: bytes | None) -> str:
     """A key or a value on one line."""
     return NULL if data is None else escaped(data.decode(errors="backslashreplace"))
-
-
-def escaped(text: str) -> str:
-    """The text, with what a terminal might act upon written as escapes."""
-    return UNSAFE.sub(_escape, text)
 
 
 def pretty_json(data: bytes | None) -> str | None:
@@ -82,7 +75,7 @@ def pretty_json(data: bytes | None) -> str | None:
         text = msgspec.json.format(data, indent=2).decode()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return "\n".join(map(_json_escaped, text.split("\n")))
+    return "\n".join(map(json_escaped, text.split("\n")))
 
 
 def _times(batch: pa.RecordBatch) -> list[str]:
@@ -99,13 +92,3 @@ def _json_value(data: bytes | None) -> str | dict[str, str] | None:
         return data.decode()
     except UnicodeDecodeError:
         return {"base64": b64encode(data).decode()}
-
-
-def _json_escaped(line: str) -> str:
-    # In JSON such characters stand in strings only, where they may be written so.
-    return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
-
-
-def _escape(found: re.Match[str]) -> str:
-    character = found[0]
-    return SHORT.get(character) or (f"\\x{ord(character):02x}" if character < "\x80" else f"\\u{ord(character):04x}")

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from strandline.cli.records import escaped
+from strandline.cli.escaping import escaped
 from strandline.errors import OptionError, StrandlineError
 from strandline.replay.status import PartitionStatus, Status, Unfinished
 from strandline.replay.watch import STATUS
