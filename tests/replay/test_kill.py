@@ -11,7 +11,7 @@ from strandline.stack.kafka import KafkaCluster
 from tests.replay.members import Member, assert_all_came_in_order, place, steady
 from tests.replay.support import Server, committed, serving, until
 
-CONNECTIONS, REQUESTS, PARTITIONS = 12, 40, 2
+CONNECTIONS, REQUESTS, PARTITIONS = 12, 80, 2
 # So that the group need not wait for the session of the one that was killed to run out.
 STATIC = ("--set", "group.instance.id=one")
 
@@ -34,7 +34,7 @@ def test_killed_again_and_again_every_request_arrives_in_order_and_only_what_was
                 await until(lambda: not server.open, "its connections are gone")
                 lives.append(len(server.arrivals))
                 marks.append([max(0, mark) for mark in committed(kafka.address, topic, PARTITIONS)])
-            last = await Member(kafka, topic, server, "one", tmp_path).start(*STATIC)
+            last = await Member(kafka, topic, server, "one", tmp_path).start(*STATIC, "--speedup", "max")
             assert await last.end() == 0, last.log
             check(server, lives, marks)
         ends = committed(kafka.address, topic, PARTITIONS)

@@ -52,6 +52,8 @@ HAND_OVER = timedelta(seconds=5)
 """What requests on their way have when their partition is wanted back."""
 SAFE_WITHIN = timedelta(seconds=2)
 """What their results have then."""
+SAFE_AT_END = timedelta(seconds=10)
+"""What they have when the replay ends."""
 
 log = logging.getLogger(__name__)
 
@@ -196,7 +198,7 @@ class Replay:
         self.gate = Gate(self.member, self.engine, self.output, self.accumulator, nanos(plan.lookahead))
         try:
             await self._read()
-            await self._give_up(list(self.gate.partitions), plan.drain)
+            await self._give_up(list(self.gate.partitions), plan.drain, SAFE_AT_END)
             self.engine.check()
         finally:
             loop.set_exception_handler(None)
@@ -269,14 +271,14 @@ class Replay:
                     self.engine.assign(partition.number, at)
                     self.gate.assign(partition)
             case Revoked(partitions):
-                await self._give_up(partitions, HAND_OVER)
+                await self._give_up(partitions, HAND_OVER, SAFE_WITHIN)
                 event.release()
             case Lost(partitions):
-                await self._give_up(partitions, timedelta(0))
+                await self._give_up(partitions, timedelta(0), timedelta(0))
             case Failed(error):
                 raise error
 
-    async def _give_up(self, partitions: Sequence[Partition], within: timedelta) -> None:
+    async def _give_up(self, partitions: Sequence[Partition], within: timedelta, safe_within: timedelta) -> None:
         """Partitions go: nothing more of them is begun, and their connections are closed before anything is read."""
         numbers = [partition.number for partition in partitions]
         await self.engine.stop(numbers, within)
@@ -288,8 +290,8 @@ class Replay:
             self._over.discard(partition)
         if self._opening is not None:
             self._opening = [taken for taken in self._opening if taken.partition not in partitions]
-        if within:
-            await self.output.settle(numbers, SAFE_WITHIN)
+        if safe_within:
+            await self.output.settle(numbers, safe_within)
 
     async def _tick(self) -> None:
         if self._opening is not None:
