@@ -190,9 +190,10 @@ def replay(
 
         dry_run(plan, parse_start(start, GROUP_STARTS))
         return
-    # A collection of all that waits would take longer than requests may be late; there are no cycles in it.
+    # A collection takes as long as what it looks at, and requests fall due meanwhile. So each looks at little, and what
+    # has lived through two of them is left alone: it waits to be sent, and there are no cycles in it.
     gc.freeze()
-    gc.set_threshold(50_000, 50, 1000)
+    gc.set_threshold(5_000, 2, 1_000_000)
     sys.setswitchinterval(SWITCH_EVERY)
     uvloop.run(_run(plan, observe))
 
