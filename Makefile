@@ -15,8 +15,8 @@ venv: .venv/.ready ## a .venv with the package and all that tests and benches ne
 demo: venv ## the product's main job, on real servers
 	@$(BIN)/strandline demo
 
-test: venv ## the whole suite
-	@$(BIN)/pytest
+test: venv ## the whole suite, in two processes with servers of their own: most tests wait most of the time
+	@$(BIN)/pytest -n 2 --dist loadfile
 
 check: venv ## formatting, lint, types, import contracts
 	@$(BIN)/ruff format --check
