@@ -14,10 +14,15 @@ from opentelemetry.trace import StatusCode
 
 from strandline.replay.engine import Engine
 from strandline.replay.replay import Replay, Until
+from strandline.replay.retries import DefaultRetry
+from strandline.replay.target import Target
 from strandline.replay.tracing import GIVEN_UP, TracedEngine, configured_tracer
+from strandline.replay.transforms import Transform
 from strandline.stack.kafka import KafkaCluster
 from strandline.units import Nanos
 from strandline.wire.traffic import Recording
+from strandline.wire.traffic_pb2 import TrafficStream
+from strandline.wire.transactions import Accumulator, Cause, Record
 from tests.replay.support import BEGIN, MS, OK, Peer, Said, capture, connection, get, plan, post, serving
 from tests.support import TIMEOUT
 
@@ -205,6 +210,46 @@ def test_a_connection_that_is_aborted_ends_its_spans(kafka: KafkaCluster, captur
 
     spans = run_until(kafka, captured("spans-abort"), has_come_far, abort)
     assert len(spans.transactions()) == COUNT
+
+
+def test_a_partition_that_is_taken_away_ends_the_spans_of_its_connections_and_no_others() -> None:
+    spans = Spans()
+
+    async def main() -> None:
+        async with serving(mixed) as server:
+            target = Target(f"http://127.0.0.1:{server.port}")
+            finished: list[str] = []
+            engine = TracedEngine(
+                target,
+                lambda work: finished.append(work.transaction.id),
+                transform=Transform(target.authority),
+                policy=DefaultRetry(),
+            )
+            engine.trace_to(spans.tracer)
+            engine.timeline.begin(Nanos(BEGIN))
+            accumulator = Accumulator(engine, engine.spools.make, expire_after=Nanos(10**11))
+            for partition in (0, 1):
+                for offset, name in enumerate(["unanswered", "hangs", "later", "open"]):
+                    for value in SAID[name]:
+                        record = Record(partition, offset, 1, lambda _: None)
+                        stream = TrafficStream.FromString(value)
+                        stream.nodeId = f"node-{partition}"
+                        accumulator.accept(record, stream)
+            async with asyncio.timeout(TIMEOUT):
+                while (engine.counters.answered, engine.in_flight) != (2, 2):
+                    await asyncio.sleep(0.01)
+            assert not spans.ended
+            await engine.stop([0], within=timedelta(0))
+            accumulator.drop(0, Cause.REASSIGNED)
+            assert {attribute(span, "strandline.node") for span in spans.ended} == {"node-0"}
+            # The three connections, and their requests with the one that is half in the log.
+            assert len(spans.ended) == 3 + 5
+            assert finished == ["0-0.0"]
+            engine.close()
+
+    asyncio.run(main())
+    # What the accumulator alone has, half a request of partition 1, was never told.
+    assert spans.started.count == len(spans.ended) == 3 + 5 + 3 + 4
 
 
 def test_without_an_sdk_the_plain_engine_runs(kafka: KafkaCluster) -> None:
