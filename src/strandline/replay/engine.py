@@ -122,6 +122,8 @@ class Engine:
         self._flying: deque[tuple[Nanos, Session]] = deque()
         self._connecting: set[asyncio.Task[None]] = set()
         self._undecided = 0
+        # Counted, since to ask every session after every request would take longer than to send it.
+        self._waiting = 0
         self._emptied = asyncio.Event()
         self._sweeping = self.loop.call_later(SWEEP, self._sweep)
 
@@ -129,6 +131,7 @@ class Engine:
 
     def on_request(self, transaction: Transaction) -> None:
         self.counters.requests += 1
+        self._waiting += 1
         session = self._sessions.get(transaction.key)
         if session is None:
             session = Session(self, transaction.key, transaction.record.partition, self._not_before(transaction))
@@ -192,7 +195,7 @@ class Engine:
     @property
     def is_busy(self) -> bool:
         """Whether any request waits or is on its way."""
-        return any(session.waiting for session in self._sessions.values())
+        return self._waiting > 0
 
     async def wait_until_idle(self, within: float) -> None:
         """Wait until no request waits or is on its way, or the time is out."""
@@ -268,6 +271,7 @@ class Engine:
     def over(self, work: Work) -> None:
         """The target's part of a transaction is over."""
         work.is_over = True
+        self._waiting -= 1
         if work.error is None and work.attempts:
             work.error = work.attempts[-1].error
         if work.error is None:
@@ -285,13 +289,15 @@ class Engine:
         """A session has ended; what is left of it stays undone."""
         self._sessions.pop(session.key, None)
         for work in left:
+            self._waiting -= 1
             self._works.pop(work.transaction, None)
             work.spool.release()
         self._emptied.set()
 
     def rested(self) -> None:
         """A session has nothing to send for now."""
-        self._emptied.set()
+        if not self._waiting:
+            self._emptied.set()
 
     def refused(self, work: Work, error: OSError | TimeoutError) -> Nanos | Refused:
         """A connection could not be made."""

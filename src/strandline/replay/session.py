@@ -289,11 +289,6 @@ class Session:
             self._engine.free_slot()
 
     @property
-    def waiting(self) -> int:
-        """How many requests are not over."""
-        return len(self._queue)
-
-    @property
     def head(self) -> Work | None:
         """The request that is next or on its way."""
         return self._queue[0] if self._queue else None
