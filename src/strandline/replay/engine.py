@@ -113,7 +113,6 @@ class Engine:
         self._transform = transform
         self._policy = policy
         self._marks = marks
-        self._keep = self.limits.keep
         self._sessions: dict[ConnectionKey, Session] = {}
         self._works: dict[Transaction, Work] = {}
         self._assigned: dict[int, Nanos] = {}
@@ -122,8 +121,6 @@ class Engine:
         self._flying: deque[tuple[Nanos, Session]] = deque()
         self._connecting: set[asyncio.Task[None]] = set()
         self._undecided = 0
-        # Counted, since to ask every session after every request would take longer than to send it.
-        self._waiting = 0
         self._emptied = asyncio.Event()
         self._sweeping = self.loop.call_later(SWEEP, self._sweep)
 
@@ -131,12 +128,11 @@ class Engine:
 
     def on_request(self, transaction: Transaction) -> None:
         self.counters.requests += 1
-        self._waiting += 1
         session = self._sessions.get(transaction.key)
         if session is None:
             session = Session(self, transaction.key, transaction.record.partition, self._not_before(transaction))
             self._sessions[transaction.key] = session
-        work = self._works[transaction] = Work(transaction, _spool(transaction))
+        work = self._works[transaction] = Work(transaction)
         session.add(work)
 
     def on_answer(self, transaction: Transaction) -> None:
@@ -153,10 +149,10 @@ class Engine:
     def on_unsent(self, transaction: Transaction, cause: Cause) -> None:
         if cause in UNSENT:
             self.counters.unsent += 1
-            self._finish(Work(transaction, _spool(transaction), error=UNSENT[cause]))
+            self._finish(Work(transaction, error=UNSENT[cause]))
         else:
             # Whoever reads on from what is committed finds the request again.
-            _spool(transaction).release()
+            self._forget(transaction)
 
     def on_close(self, key: ConnectionKey, partition: int, at: Nanos, cause: Cause) -> None:  # noqa: ARG002
         if cause is not Cause.REASSIGNED and key in self._sessions:
@@ -195,7 +191,7 @@ class Engine:
     @property
     def is_busy(self) -> bool:
         """Whether any request waits or is on its way."""
-        return self._waiting > 0
+        return any(session.waiting for session in self._sessions.values())
 
     async def wait_until_idle(self, within: float) -> None:
         """Wait until no request waits or is on its way, or the time is out."""
@@ -254,7 +250,7 @@ class Engine:
 
     def keep(self) -> int:
         """How much of an answer's body is kept: nothing while memory is short."""
-        return 0 if self.spools.is_full else self._keep
+        return 0 if self.spools.is_full else self.limits.keep
 
     def is_decidable(self, work: Work) -> bool:
         """Whether all is known that decides on another attempt."""
@@ -271,7 +267,6 @@ class Engine:
     def over(self, work: Work) -> None:
         """The target's part of a transaction is over."""
         work.is_over = True
-        self._waiting -= 1
         if work.error is None and work.attempts:
             work.error = work.attempts[-1].error
         if work.error is None:
@@ -289,15 +284,17 @@ class Engine:
         """A session has ended; what is left of it stays undone."""
         self._sessions.pop(session.key, None)
         for work in left:
-            self._waiting -= 1
             self._works.pop(work.transaction, None)
-            work.spool.release()
+            self._forget(work.transaction)
         self._emptied.set()
 
     def rested(self) -> None:
         """A session has nothing to send for now."""
-        if not self._waiting:
-            self._emptied.set()
+        self._emptied.set()
+
+    def _forget(self, transaction: Transaction) -> None:
+        assert isinstance(transaction.packets, Spool)  # noqa: S101  (we made it)
+        transaction.packets.release()
 
     def refused(self, work: Work, error: OSError | TimeoutError) -> Nanos | Refused:
         """A connection could not be made."""
@@ -369,8 +366,3 @@ class Engine:
     def work_of(self, transaction: Transaction) -> Work | None:
         """What has become of a transaction that is not finished."""
         return self._works.get(transaction)
-
-
-def _spool(transaction: Transaction) -> Spool:
-    assert isinstance(transaction.packets, Spool)  # noqa: S101  (we made it)
-    return transaction.packets

@@ -59,7 +59,7 @@ class Work:
     """A request on its way."""
 
     transaction: Transaction
-    spool: Spool
+    spool: Spool = field(init=False)
     """The captured bytes."""
     due: Nanos = NEVER
     head: bytes = b""
@@ -70,6 +70,10 @@ class Work:
     refusals: int = 0
     error: str | None = None
     is_over: bool = False
+
+    def __post_init__(self) -> None:
+        assert isinstance(self.transaction.packets, Spool)  # noqa: S101  (the engine made it)
+        self.spool = self.transaction.packets
 
     @property
     def answer(self) -> Answer | None:
@@ -287,6 +291,11 @@ class Session:
         if self._has_slot:
             self._has_slot = False
             self._engine.free_slot()
+
+    @property
+    def waiting(self) -> int:
+        """How many requests are not over."""
+        return len(self._queue)
 
     @property
     def head(self) -> Work | None:
