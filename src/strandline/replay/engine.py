@@ -241,11 +241,10 @@ class Engine:
 
     def sending(self, session: Session, work: Work, now: Nanos) -> None:
         """A request goes out."""
-        counters = self.counters
-        counters.attempts += 1
+        self.counters.attempts += 1
         if not work.attempts:
-            counters.sent += 1
-            counters.lateness.add(now - work.due)
+            self.counters.sent += 1
+            self.counters.lateness.add(now - work.due)
         self._flying.append((now, session))
 
     def keep(self) -> int:
