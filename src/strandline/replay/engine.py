@@ -113,6 +113,7 @@ class Engine:
         self._transform = transform
         self._policy = policy
         self._marks = marks
+        self._keep = self.limits.keep
         self._sessions: dict[ConnectionKey, Session] = {}
         self._works: dict[Transaction, Work] = {}
         self._assigned: dict[int, Nanos] = {}
@@ -132,7 +133,7 @@ class Engine:
         if session is None:
             session = Session(self, transaction.key, transaction.record.partition, self._not_before(transaction))
             self._sessions[transaction.key] = session
-        work = self._works[transaction] = Work(transaction)
+        work = self._works[transaction] = Work(transaction, _spool(transaction))
         session.add(work)
 
     def on_answer(self, transaction: Transaction) -> None:
@@ -149,10 +150,10 @@ class Engine:
     def on_unsent(self, transaction: Transaction, cause: Cause) -> None:
         if cause in UNSENT:
             self.counters.unsent += 1
-            self._finish(Work(transaction, error=UNSENT[cause]))
+            self._finish(Work(transaction, _spool(transaction), error=UNSENT[cause]))
         else:
             # Whoever reads on from what is committed finds the request again.
-            self._forget(transaction)
+            _spool(transaction).release()
 
     def on_close(self, key: ConnectionKey, partition: int, at: Nanos, cause: Cause) -> None:  # noqa: ARG002
         if cause is not Cause.REASSIGNED and key in self._sessions:
@@ -241,15 +242,16 @@ class Engine:
 
     def sending(self, session: Session, work: Work, now: Nanos) -> None:
         """A request goes out."""
-        self.counters.attempts += 1
+        counters = self.counters
+        counters.attempts += 1
         if not work.attempts:
-            self.counters.sent += 1
-            self.counters.lateness.add(now - work.due)
+            counters.sent += 1
+            counters.lateness.add(now - work.due)
         self._flying.append((now, session))
 
     def keep(self) -> int:
         """How much of an answer's body is kept: nothing while memory is short."""
-        return 0 if self.spools.is_full else self.limits.keep
+        return 0 if self.spools.is_full else self._keep
 
     def is_decidable(self, work: Work) -> bool:
         """Whether all is known that decides on another attempt."""
@@ -284,16 +286,12 @@ class Engine:
         self._sessions.pop(session.key, None)
         for work in left:
             self._works.pop(work.transaction, None)
-            self._forget(work.transaction)
+            work.spool.release()
         self._emptied.set()
 
     def rested(self) -> None:
         """A session has nothing to send for now."""
         self._emptied.set()
-
-    def _forget(self, transaction: Transaction) -> None:
-        assert isinstance(transaction.packets, Spool)  # noqa: S101  (we made it)
-        transaction.packets.release()
 
     def refused(self, work: Work, error: OSError | TimeoutError) -> Nanos | Refused:
         """A connection could not be made."""
@@ -365,3 +363,8 @@ class Engine:
     def work_of(self, transaction: Transaction) -> Work | None:
         """What has become of a transaction that is not finished."""
         return self._works.get(transaction)
+
+
+def _spool(transaction: Transaction) -> Spool:
+    assert isinstance(transaction.packets, Spool)  # noqa: S101  (we made it)
+    return transaction.packets

@@ -59,7 +59,7 @@ class Work:
     """A request on its way."""
 
     transaction: Transaction
-    spool: Spool = field(init=False)
+    spool: Spool
     """The captured bytes."""
     due: Nanos = NEVER
     head: bytes = b""
@@ -70,10 +70,6 @@ class Work:
     refusals: int = 0
     error: str | None = None
     is_over: bool = False
-
-    def __post_init__(self) -> None:
-        assert isinstance(self.transaction.packets, Spool)  # noqa: S101  (the engine made it)
-        self.spool = self.transaction.packets
 
     @property
     def answer(self) -> Answer | None:

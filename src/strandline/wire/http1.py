@@ -242,15 +242,15 @@ class RequestFramer(_Framer):
 class ResponseFramer(_Framer):
     """Responses, one after another, each to a request of the given method. Interim ones (1xx) are passed over."""
 
-    __slots__ = ("_method", "interim", "status")
+    __slots__ = ("interim", "method", "status")
 
     def __init__(self, method: bytes = b"GET") -> None:
         super().__init__()
-        self._method = method
+        self.method = method
 
     def next(self, method: bytes = b"GET") -> None:
         _Framer.next(self)
-        self._method = method
+        self.method = method
         self.status = 0
         self.interim = 0
 
@@ -268,10 +268,10 @@ class ResponseFramer(_Framer):
             self.head = b""
             return
         self.status = status
-        if status == 101 or (self._method == b"CONNECT" and 200 <= status < 300):
+        if status == 101 or (self.method == b"CONNECT" and 200 <= status < 300):
             self.opaque = True
             self._at = _DONE
-        elif self._method == b"HEAD" or status in {204, 304}:
+        elif self.method == b"HEAD" or status in {204, 304}:
             self._at = _DONE
         else:
             fields = FRAMING.findall(head)
