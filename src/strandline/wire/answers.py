@@ -48,15 +48,21 @@ class Gathering:
 
     def __init__(self, method: bytes = b"GET", keep: int = KEEP) -> None:
         self._framer = ResponseFramer()
+        self._begin()
         self.expect(method, keep)
 
     def expect(self, method: bytes, keep: int = KEEP) -> None:
         """What comes next is the response to a request of this method; so much of its body is kept."""
-        self._framer.next(method)
+        if self.has_begun:
+            self._begin()
+        self._framer.method = method
+        self._keep = keep
+
+    def _begin(self) -> None:
+        self._framer.next()
         self.has_begun = False
         """Whether any byte has come, interim responses included."""
         self.is_http = True
-        self._keep = keep
         self._kept = b""
         self._length = 0
         self._hash: _Hash | None = None

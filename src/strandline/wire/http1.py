@@ -183,17 +183,15 @@ class _Framer:
         """Refuse early what can never become a head, so that garbage is not gathered."""
         raise NotImplementedError
 
-    def _begin_chunked(self, codings: list[bytes]) -> bool:
-        if b",".join(codings).rpartition(b",")[2].strip().lower() != b"chunked":
-            return False
-        self._at = _CHUNK_SIZE
-        return True
-
-    def _begin_counted(self, lengths: list[bytes]) -> None:
-        if len(lengths) == 1 and lengths[0].isdigit():
-            value = lengths[0]
-        else:
-            values = {length.strip() for field in lengths for length in field.split(b",")}
+    def _begin_framed(self, fields: list[tuple[bytes, bytes]]) -> bool:
+        """Begin a body whose end the fields tell, each with its name if it is a coding. False if they do not."""
+        is_coding, value = fields[0]
+        if len(fields) > 1 or is_coding or not value.isdigit():
+            codings = [value for is_coding, value in fields if is_coding]
+            if codings:
+                self._at = _CHUNK_SIZE
+                return b",".join(codings).rpartition(b",")[2].strip().lower() == b"chunked"
+            values = {length.strip() for _, value in fields for length in value.split(b",")}
             value = values.pop()
             if values or not value.isdigit():
                 raise FramingError("a Content-Length that cannot be read")
@@ -201,6 +199,7 @@ class _Framer:
             raise FramingError("a Content-Length that cannot be read")
         self._left = int(value)
         self._at = _LENGTH if self._left else _DONE
+        return True
 
 
 class RequestFramer(_Framer):
@@ -234,28 +233,24 @@ class RequestFramer(_Framer):
         fields = FRAMING.findall(head)
         if not fields:
             self._at = _DONE
-            return
-        codings = [value for is_coding, value in fields if is_coding]
-        if not codings:
-            self._begin_counted([value for _, value in fields])
-        elif len(codings) < len(fields):
+        elif len(fields) > 1 and len({bool(is_coding) for is_coding, _ in fields}) > 1:
             raise FramingError("both a Content-Length and a Transfer-Encoding")
-        elif not self._begin_chunked(codings):
+        elif not self._begin_framed(fields):
             raise FramingError("a Transfer-Encoding that does not end in chunked")
 
 
 class ResponseFramer(_Framer):
     """Responses, one after another, each to a request of the given method. Interim ones (1xx) are passed over."""
 
-    __slots__ = ("_method", "interim", "status")
+    __slots__ = ("interim", "method", "status")
 
     def __init__(self, method: bytes = b"GET") -> None:
         super().__init__()
-        self._method = method
+        self.method = method
 
     def next(self, method: bytes = b"GET") -> None:
         _Framer.next(self)
-        self._method = method
+        self.method = method
         self.status = 0
         self.interim = 0
 
@@ -273,16 +268,12 @@ class ResponseFramer(_Framer):
             self.head = b""
             return
         self.status = status
-        if status == 101 or (self._method == b"CONNECT" and 200 <= status < 300):
+        if status == 101 or (self.method == b"CONNECT" and 200 <= status < 300):
             self.opaque = True
             self._at = _DONE
-        elif self._method == b"HEAD" or status in {204, 304}:
+        elif self.method == b"HEAD" or status in {204, 304}:
             self._at = _DONE
-        elif fields := FRAMING.findall(head):
-            codings = [value for is_coding, value in fields if is_coding]
-            if not codings:
-                self._begin_counted([value for _, value in fields])
-            elif not self._begin_chunked(codings):
-                self._at = _UNTIL_CLOSE
         else:
-            self._at = _UNTIL_CLOSE
+            fields = FRAMING.findall(head)
+            if not fields or not self._begin_framed(fields):
+                self._at = _UNTIL_CLOSE
