@@ -52,8 +52,9 @@ class Listing:
         return {Partition(p.topic, p.partition): answer.result(self._within).offset for p, answer in answers.items()}
 
     def _partitions(self, topic: str) -> list[Partition]:
-        found = self._admin.list_topics(topic, timeout=self._within).topics[topic]
-        if not found.partitions:
+        # All of them: a broker may make a topic that is asked for by its name.
+        found = self._admin.list_topics(timeout=self._within).topics.get(topic)
+        if found is None or not found.partitions:
             raise UnknownTopic(topic, self._address)
         return sorted(Partition(topic, number) for number in found.partitions)
 
