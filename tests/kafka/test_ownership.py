@@ -45,6 +45,9 @@ class Scripted:
     def incremental_unassign(self, places: list[TopicPartition]) -> None:
         self.assigned.append([-place.partition for place in places])
 
+    def resume(self, places: list[TopicPartition]) -> None:
+        """Nothing is paused here."""
+
     def poll(self, _: float) -> Message | None:
         return message(TWO, 0)
 

@@ -269,6 +269,7 @@ spark.stop()
 """
 
 
+@pytest.mark.timeout(8 * TIMEOUT)
 def test_a_stream_that_is_killed_goes_on_with_nothing_lost_and_nothing_twice(
     spark: SparkSession, kafka: KafkaCluster, mixed: str, tmp_path: Path
 ) -> None:
@@ -280,7 +281,8 @@ def test_a_stream_that_is_killed_goes_on_with_nothing_lost_and_nothing_twice(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
         try:
-            wait_for(partial(has_done, checkpoint / log, count), "some epochs are done")
+            # Three Spark applications are started here one after the other, each slow to come up on a busy machine.
+            wait_for(partial(has_done, checkpoint / log, count), "some epochs are done", 2 * TIMEOUT)
         finally:
             kill_tree(process)
     subprocess.run(command, capture_output=True, timeout=3 * TIMEOUT, check=True)
