@@ -69,12 +69,12 @@ class Upstream:
                 if framer.complete:
                     self.complete += 1
                     writer.write(next(self._answers, OK))
-                    if framer.asks_upgrade:
+                    if b"\nupgrade:" in framer.head.lower():
                         framer = None
                         break
                     framer.next()
                     has_continued = False
-                elif framer.head and framer.expects_continue and not has_continued:
+                elif b"100-continue" in framer.head and not has_continued:
                     has_continued = True
                     writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             await writer.drain()

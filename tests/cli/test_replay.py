@@ -44,7 +44,7 @@ def run(*arguments: str) -> None:
         (["--target", "nowhere"], "nowhere"),
         ([*TARGET, "--speedup", "fast"], "'fast' is no speed; write a number such as 2, 0.5 or 3/2, or max"),
         ([*TARGET, "--speedup", "0"], "a speed of 0 is not possible"),
-        ([*TARGET, "--lookahead", "60"], "--lookahead must exceed --packet-timeout"),
+        ([*TARGET, "--lookahead", "60"], "lookahead is to exceed packet_timeout"),
         ([*TARGET, "--start-at", "now"], "--start-at takes SOURCE@WALL"),
         ([*TARGET, "--from", "yesterday"], "'yesterday' is no start"),
         ([*TARGET, "--observe", "9464"], "--observe takes HOST:PORT, such as 127.0.0.1:9464, not '9464'"),

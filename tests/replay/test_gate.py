@@ -106,3 +106,14 @@ def test_at_the_end_of_the_log_the_time_of_the_source_goes_on_with_the_clock_unt
     around.clock.advance(Nanos(1_000_000_000))
     gate.tick()
     assert len(around.advanced) == 1
+
+
+def test_a_partition_that_is_over_stays_paused_whatever_else_happens() -> None:
+    around = Around()
+    gate = around.gate()
+    gate.end(PLACES[0])
+    for waiting in (0, MEMORY, 0):
+        around.waiting_bytes = waiting
+        gate.tick()
+        assert PLACES[0] in around.paused
+    assert around.paused == {PLACES[0]}

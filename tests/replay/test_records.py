@@ -42,7 +42,7 @@ def test_records_that_cannot_be_read_go_to_the_dead_letters_and_the_frontier_mov
 ) -> None:
     [first, second] = connection("c", [Said(0, get("/1")), Said(10, get("/2"))])
     create_topic(kafka.address, topic, 2)
-    bad = [b"\xff\xfe garbage", b"\x0a\x05ab", b"", b"\x28\x01"]
+    bad = [b"\xff\xfe garbage", b"\x0a\x05ab", b"", b"\x28\x01", b"\xff" * 1_040_000]
     records = [("c", first), *((f"bad-{n}", value) for n, value in enumerate(bad)), ("c", second)]
     write(kafka.address, topic, records, partition=1)
 
@@ -51,13 +51,13 @@ def test_records_that_cannot_be_read_go_to_the_dead_letters_and_the_frontier_mov
             run = await replay(plan(kafka.address, topic, server))
             assert server.paths == ["/1", "/2"]
             assert run.buried == len(bad)
-            assert "4 records that cannot be read" in summary(run)
+            assert "5 records that cannot be read" in summary(run)
 
     asyncio.run(main())
-    assert committed(kafka.address, topic, 2)[1] == 6
+    assert committed(kafka.address, topic, 2)[1] == 7
     found = letters(kafka.address, f"{topic}-dead-letters", len(bad))
     assert [(value or b"", headers["partition"], headers["offset"]) for value, headers in found] == [
-        (value, b"1", str(n + 1).encode()) for n, value in enumerate(bad)
+        (value[:900_000], b"1", str(n + 1).encode()) for n, value in enumerate(bad)
     ]
     assert all(headers["topic"] == topic.encode() and headers["reason"] for _, headers in found)
 
@@ -139,6 +139,22 @@ def test_an_answer_that_is_open_at_the_end_is_told_as_incomplete(
     assert result["source_response"]["complete"] is False
     assert result["source_response"]["length"] == 4
     assert committed(kafka.address, topic) == [1]
+
+
+def test_an_end_that_is_told_while_the_reference_is_looked_for_counts(kafka: KafkaCluster, topic: str) -> None:
+    unmarked = Recording("node", "short")
+    unmarked.read(Nanos(BEGIN), get("/unmarked"))
+    create_topic(kafka.address, topic, 2)
+    write(kafka.address, topic, [("short", record) for record in unmarked.take()], partition=0)
+    long = connection("long", [Said(n, get(f"/{n}")) for n in range(200)])
+    write(kafka.address, topic, [("long", record) for record in long], partition=1)
+
+    async def main() -> None:
+        async with serving() as server, running(plan(kafka.address, topic, server, until=Until.NEVER)) as run:
+            await until(lambda: "/unmarked" in server.paths, "the request without a mark arrives")
+            run.stop()
+
+    asyncio.run(main())
 
 
 def test_at_the_end_of_the_log_a_silent_connection_comes_to_its_end(kafka: KafkaCluster, topic: str) -> None:

@@ -19,9 +19,17 @@ def client(make: Callable[[dict[str, Any]], Client], settings: Mapping[str, obje
     try:
         return make({**settings, "log_level": 0})
     except KafkaException as error:
-        raise OptionError(error.args[0].str()) from None
+        raise OptionError(_masked(error.args[0].str(), settings)) from None
     except (TypeError, ValueError) as error:
-        raise OptionError(str(error)) from None
+        raise OptionError(_masked(str(error), settings)) from None
+
+
+def _masked(text: str, settings: Mapping[str, object]) -> str:
+    """An error without the values that it quotes: any of them may be a secret."""
+    for value in sorted((str(value) for value in settings.values()), key=len, reverse=True):
+        # A short one may be part of any word.
+        text = text.replace(value if len(value) >= 4 else f'"{value}"', "***")
+    return text
 
 
 def translated(error: Code, where: object) -> KafkaError:

@@ -49,7 +49,9 @@ class Listing:
         answers = self._admin.list_offsets(
             asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._within
         )
-        return {Partition(p.topic, p.partition): answer.result(self._within).offset for p, answer in answers.items()}
+        return {
+            Partition(p.topic, p.partition): answer.result(2 * self._within).offset for p, answer in answers.items()
+        }
 
     def _partitions(self, topic: str) -> list[Partition]:
         # All of them: a broker may make a topic that is asked for by its name.
@@ -61,6 +63,8 @@ class Listing:
     def _translated(self, ask: Callable[[], T]) -> T:
         try:
             return ask()
+        except TimeoutError:
+            raise BrokerUnreachable(self._address, f"no answer within {self._within:g} s") from None
         except KafkaException as error:
             problem = error.args[0]
             if problem.code() in AWAY:

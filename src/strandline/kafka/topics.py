@@ -29,6 +29,8 @@ async def ensure_topics(
     address = str(settings.get("bootstrap.servers"))
     try:
         await asyncio.to_thread(_ensure, admin, list(topics), like, address, within.total_seconds())
+    except TimeoutError:
+        raise BrokerUnreachable(address, f"no answer within {within.total_seconds():g} s") from None
     except KafkaException as error:
         problem = error.args[0]
         if problem.code() in AWAY:
@@ -47,7 +49,7 @@ def _ensure(admin: AdminClient, topics: list[str], like: str, address: str, seco
         new = [NewTopic(topic, num_partitions=count) for topic in missing]
         for made in admin.create_topics(new, request_timeout=seconds).values():
             try:
-                made.result(seconds)
+                made.result(2 * seconds)
             except KafkaException as error:
                 # Somebody else was faster.
                 if error.args[0].code() != Code.TOPIC_ALREADY_EXISTS:

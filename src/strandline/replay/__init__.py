@@ -1,1 +1,29 @@
-"""Captured HTTP traffic sent to a target with its original order and timing."""
+"""Captured HTTP traffic sent to a target with its original order and timing.
+
+target = Target("http://127.0.0.1:9001")
+kafka = {"bootstrap.servers": "...", "group.id": "..."}
+await Replay(Plan(kafka=kafka, target=target, transform=Transform(target.authority), until=Until.LIVE)).run()
+"""
+
+from strandline.replay.engine import Limits
+from strandline.replay.health import WhenDown
+from strandline.replay.replay import From, Plan, Replay, Until
+from strandline.replay.retries import DefaultRetry, RetryPolicy
+from strandline.replay.steps import Request
+from strandline.replay.target import Target
+from strandline.replay.transforms import Transform, TransformConfig
+
+__all__ = [
+    "DefaultRetry",
+    "From",
+    "Limits",
+    "Plan",
+    "Replay",
+    "Request",
+    "RetryPolicy",
+    "Target",
+    "Transform",
+    "TransformConfig",
+    "Until",
+    "WhenDown",
+]

@@ -28,6 +28,7 @@ SETTLE_AFTER = Nanos(200_000_000)
 @dataclass(slots=True)
 class _Reading:
     is_paused: bool = False
+    is_over: bool = False
     end_since: Nanos | None = None
     """Since when it is at the end of the log."""
     end_time: Nanos | None = None
@@ -61,6 +62,10 @@ class Gate:
         """A partition is no longer ours."""
         self._readings.pop(partition, None)
 
+    def end(self, partition: Partition) -> None:
+        """No more is to be read of a partition."""
+        self._readings[partition].is_over = True
+
     def at_end(self, partition: Partition) -> None:
         """There is nothing more to read of a partition for now."""
         reading = self._readings.get(partition)
@@ -85,11 +90,11 @@ class Gate:
                 if reading.end_time is not None:
                     self._accumulator.advance(partition.number, Nanos(reading.end_time + now - reading.end_since))
         self._look_at_memory()
-        wanted = {partition for partition in self._readings if self._is_shut or self._is_ahead(partition)}
         for partition, reading in self._readings.items():
-            if (partition in wanted) != reading.is_paused:
-                reading.is_paused = partition in wanted
-                (self._member.pause if reading.is_paused else self._member.resume)([partition])
+            is_wanted = not (reading.is_over or self._is_shut or self._is_ahead(partition))
+            if is_wanted == reading.is_paused:
+                reading.is_paused = not is_wanted
+                (self._member.resume if is_wanted else self._member.pause)([partition])
 
     def _look_at_memory(self) -> None:
         engine = self._engine

@@ -16,10 +16,13 @@ from strandline.errors import KafkaError, OutputLost, PublisherFull, StrandlineE
 from strandline.kafka.events import Taken
 from strandline.kafka.producer import Publisher
 from strandline.replay.outcomes import outcome_of
-from strandline.replay.results import WIDEST, Limits, encode_result
+from strandline.replay.results import MAX_RECORD, WIDEST, Limits, encode_result
 from strandline.replay.session import Work
 from strandline.replay.tuples import encode_tuple
 from strandline.units import Nanos
+
+MAX_KEY = 1_000
+"""A name of a connection may be as long as a record."""
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +96,7 @@ class Output:
         if self._tuples is not None:
             self._tuples.write(encode_tuple(outcome, self._limits))
         work.spool.release()
-        key = work.transaction.key.connection.encode()
+        key = work.transaction.key.connection.encode()[:MAX_KEY]
         self._publish(partial(self._publisher.publish, self._topic, encoded, key, None, partial(self._safe, work)))
 
     def _lose(self, error: OutputLost) -> None:
@@ -128,7 +131,12 @@ class Output:
             else:
                 self._fail(error)
 
-        self._publish(partial(self._publisher.publish, self._dead_letters, taken.value, taken.key, headers, safe))
+        value, key = taken.value, taken.key
+        if value is not None and len(value) > MAX_RECORD:
+            headers += [("length", str(len(value))), ("sha256", sha256(value).hexdigest())]
+            value = value[:MAX_RECORD]
+        key = None if key is None else key[:MAX_KEY]
+        self._publish(partial(self._publisher.publish, self._dead_letters, value, key, headers, safe))
 
     def _publish(self, publish: Callable[[], None]) -> None:
         try:

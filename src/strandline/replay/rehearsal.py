@@ -8,17 +8,14 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 
-from google.protobuf.message import DecodeError
-
 from strandline.errors import MalformedHead, ScatteredCapture, TransformFailed
 from strandline.kafka.partition import Partition
+from strandline.replay.captured import Unreadable, is_behind, stream_of
 from strandline.replay.identity import marker
 from strandline.replay.overlap import Intervals
 from strandline.replay.transforms import Transform
 from strandline.units import Nanos
 from strandline.wire.head import add_header, request_line
-from strandline.wire.traffic import when
-from strandline.wire.traffic_pb2 import TrafficStream
 from strandline.wire.transactions import Accumulator, Cause, ConnectionKey, Record, Transaction
 
 MOST_NAMES = 10_000
@@ -115,21 +112,17 @@ class Rehearsal:
         self.records += 1
         self._taken.add(partition)
         try:
-            stream = TrafficStream.FromString(value or b"")
-        except DecodeError as error:
+            stream = stream_of(value)
+        except Unreadable as problem:
             self.unreadable += 1
-            self.first_unreadable = self.first_unreadable or f"{partition}@{offset} is no TrafficStream: {error}"
+            self.first_unreadable = self.first_unreadable or f"{partition}@{offset} {problem}"
             return
         if key != stream.connectionId.encode() and self._partitions > 1:
             raise ScatteredCapture(partition.topic, partition, offset)
-        if self._until is not None and stream.subStream and self._is_beyond(stream, self._until):
+        if self._until is not None and is_behind(stream, self._until):
             self.over.add(partition)
             return
         self._accumulator.accept(Record(partition.number, offset, 0, _let_go), stream)
-
-    @staticmethod
-    def _is_beyond(stream: TrafficStream, until: datetime) -> bool:
-        return when(stream.subStream[0]) / 1e9 >= until.timestamp()
 
     def end(self) -> None:
         """There is no more."""

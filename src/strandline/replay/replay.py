@@ -10,12 +10,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.message import DecodeError
 from opentelemetry.trace import Tracer
 
 from strandline.clock import Clock, SystemClock
 from strandline.core.pacing import Pace
-from strandline.errors import BrokerRefused, ScatteredCapture
+from strandline.errors import BrokerRefused, BrokerUnreachable, OptionError, ScatteredCapture
 from strandline.kafka.events import Assigned, AtEnd, Event, Failed, Lost, Records, Revoked, Taken
 from strandline.kafka.group import GroupMember
 from strandline.kafka.listing import Listing
@@ -25,6 +24,7 @@ from strandline.kafka.producer import Publisher
 from strandline.kafka.progress import Claim
 from strandline.kafka.starts import milliseconds
 from strandline.kafka.topics import ensure_topics
+from strandline.replay.captured import Unreadable, is_behind, stream_of
 from strandline.replay.engine import Engine, Limits
 from strandline.replay.gate import Gate
 from strandline.replay.health import WhenDown
@@ -38,7 +38,6 @@ from strandline.replay.tracing import TracedEngine, configured_tracer
 from strandline.replay.transforms import Transform
 from strandline.units import Nanos, nanos
 from strandline.wire.traffic import TOPIC, when
-from strandline.wire.traffic_pb2 import TrafficStream
 from strandline.wire.transactions import Accumulator, Cause, Record
 
 TICK = 0.1
@@ -109,6 +108,20 @@ class Plan:
     kept: ResultLimits = WIDEST
     """How much of each part a result holds."""
 
+    def __post_init__(self) -> None:
+        counts = {"concurrency": self.limits.concurrency, "memory": self.limits.memory}
+        spans = {"packet_timeout": self.packet_timeout, "answer_within": self.limits.answer_within}
+        for name, count in counts.items():
+            if count < 1:
+                raise OptionError(f"{name} is to be at least 1, not {count}")
+        for name, span in spans.items():
+            if span <= timedelta(0):
+                raise OptionError(f"{name} is to be above 0, not {span.total_seconds():g} s")
+        if min(self.drain, self.limits.quiescence) < timedelta(0):
+            raise OptionError("drain and quiescence cannot be below 0")
+        if self.lookahead <= self.packet_timeout:
+            raise OptionError("lookahead is to exceed packet_timeout, else silent connections never come to an end")
+
 
 class _Held(Record):
     """A record with the claim to be given back."""
@@ -133,6 +146,7 @@ class Replay:
         self._opening: list[Taken] | None = [] if plan.reference is None else None
         """Records that wait for the reference; None once there is one."""
         self._opening_bytes = 0
+        self._opening_ends: dict[Partition, int] = {}
         self._heard: set[Partition] = set()
         self._assigned_at = Nanos(0)
 
@@ -193,6 +207,7 @@ class Replay:
             self.engine, self.engine.spools.make, expire_after=nanos(plan.packet_timeout), keep=self.engine.keep
         )
         loop = asyncio.get_running_loop()
+        before = loop.get_exception_handler()
         loop.set_exception_handler(self._on_defect)
         await self.member.start()
         self.gate = Gate(self.member, self.engine, self.output, self.accumulator, nanos(plan.lookahead))
@@ -200,8 +215,11 @@ class Replay:
             await self._read()
             await self._give_up(list(self.gate.partitions), plan.drain, SAFE_AT_END)
             self.engine.check()
+            if unsafe := self.output.unsafe:
+                problem = f"{unsafe} results were not acknowledged in time; what they are about will be replayed again"
+                raise BrokerUnreachable(str(plan.kafka.get("bootstrap.servers")), problem)
         finally:
-            loop.set_exception_handler(None)
+            loop.set_exception_handler(before)
             # Before we leave the group: the next owner begins at once.
             self.engine.close()
             await self.member.stop()
@@ -262,9 +280,11 @@ class Replay:
                     self._opening_bytes += sum(len(taken.value or b"") for taken in records)
                     self._heard.update(taken.partition for taken in records)
             case AtEnd(partition, offset):
-                self._positions[partition] = offset
                 self._heard.add(partition)
-                self.gate.at_end(partition)
+                self._at_end(partition, offset)
+                if self._opening:
+                    # Told once only, and records of the partition may wait here still.
+                    self._opening_ends[partition] = offset
             case Assigned(partitions, _, at):
                 self._assigned_at = self.clock.monotonic()
                 for partition in partitions:
@@ -278,6 +298,10 @@ class Replay:
             case Failed(error):
                 raise error
 
+    def _at_end(self, partition: Partition, offset: int) -> None:
+        self._positions[partition] = max(offset, self._positions.get(partition, offset))
+        self.gate.at_end(partition)
+
     async def _give_up(self, partitions: Sequence[Partition], within: timedelta, safe_within: timedelta) -> None:
         """Partitions go: nothing more of them is begun, and their connections are closed before anything is read."""
         numbers = [partition.number for partition in partitions]
@@ -288,6 +312,7 @@ class Replay:
             self._positions.pop(partition, None)
             self._heard.discard(partition)
             self._over.discard(partition)
+            self._opening_ends.pop(partition, None)
         if self._opening is not None:
             self._opening = [taken for taken in self._opening if taken.partition not in partitions]
         if safe_within:
@@ -318,9 +343,12 @@ class Replay:
         if times:
             self.engine.timeline.begin(min(times.values()))
         await self._accept(opening)
+        for partition, offset in self._opening_ends.items():
+            self._at_end(partition, offset)
 
     async def _accept(self, records: Sequence[Taken]) -> None:
         monotonic, over, is_spread = self.clock.monotonic, self._over, len(self._ends) > 1
+        until = self.plan.until if isinstance(self.plan.until, datetime) else None
         since = monotonic()
         for taken in records:
             if monotonic() - since > AT_A_TIME:
@@ -331,16 +359,13 @@ class Replay:
             if over and partition in over:
                 continue
             try:
-                stream = TrafficStream.FromString(taken.value or b"")
-            except DecodeError as error:
-                self._bury(taken, f"is no TrafficStream: {error}")
-                continue
-            if not stream.connectionId:
-                self._bury(taken, "is a TrafficStream of no connection")
+                stream = stream_of(taken.value)
+            except Unreadable as problem:
+                self._bury(taken, str(problem))
                 continue
             if is_spread and taken.key != stream.connectionId.encode():
                 raise ScatteredCapture(self.plan.topic, taken.partition, taken.offset)
-            if isinstance(self.plan.until, datetime) and stream.subStream and self._is_beyond(stream):
+            if until is not None and is_behind(stream, until):
                 self._end(partition)
                 continue
             record = _Held(partition.number, taken.offset, taken.generation, self._free)
@@ -348,10 +373,6 @@ class Replay:
             self.accumulator.accept(record, stream)
             self._positions[partition] = taken.offset + 1
         self.gate.check({taken.partition for taken in records})
-
-    def _is_beyond(self, stream: TrafficStream) -> bool:
-        assert isinstance(self.plan.until, datetime)  # noqa: S101
-        return when(stream.subStream[0]) / 1e9 >= self.plan.until.timestamp()
 
     def _bury(self, taken: Taken, problem: str) -> None:
         self.buried += 1
@@ -373,7 +394,7 @@ class Replay:
     def _end(self, partition: Partition) -> None:
         """All is read of a partition that was to be: what is open stays as it is."""
         self._over.add(partition)
-        self.member.pause([partition])
+        self.gate.end(partition)
         self.accumulator.drop(partition.number, Cause.END)
 
     def _is_at_end(self) -> bool:
@@ -383,8 +404,8 @@ class Replay:
 
 def _first_time(taken: Taken) -> Nanos | None:
     try:
-        stream = TrafficStream.FromString(taken.value or b"")
-    except DecodeError:
+        stream = stream_of(taken.value)
+    except Unreadable:
         return None
     return when(stream.subStream[0]) if stream.subStream and stream.subStream[0].HasField("ts") else None
 

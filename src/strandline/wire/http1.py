@@ -21,8 +21,6 @@ MAX_LINE = 16 << 10
 
 END_OF_HEAD = re.compile(rb"\n\r?\n")
 FRAMING = re.compile(rb"\n(?:content-length|(transfer-encoding))[ \t]*:[ \t]*([^\r\n]*)", re.IGNORECASE)
-UPGRADE = re.compile(rb"\nupgrade[ \t]*:", re.IGNORECASE)
-EXPECT = re.compile(rb"\nexpect[ \t]*:[ \t]*100-continue", re.IGNORECASE)
 REQUEST_LINE = re.compile(rb"([!#-'*+\-.^-z|~A-Z0-9]+) ([^ \r\n]+) HTTP/1\.[01]\r?\n")
 STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-9][0-9][0-9])(?: [^\r\n]*)?\r?\n")
 CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r?\n")
@@ -210,16 +208,6 @@ class RequestFramer(_Framer):
     def next(self) -> None:
         _Framer.next(self)
         self.method = b""
-
-    @property
-    def expects_continue(self) -> bool:
-        """Whether the client may wait for `100 Continue` before it sends the body."""
-        return EXPECT.search(self.head) is not None
-
-    @property
-    def asks_upgrade(self) -> bool:
-        """Whether the connection may stop being HTTP/1 after the answer."""
-        return self.method == b"CONNECT" or UPGRADE.search(self.head) is not None
 
     def _check_beginning(self, begun: bytes) -> None:
         if b"\n" in begun and REQUEST_LINE.match(begun) is None:

@@ -113,11 +113,6 @@ class Recording:
         full, self._full = self._full, []
         return full
 
-    @property
-    def held(self) -> int:
-        """How many bytes the next `take` will give, about."""
-        return self._size + sum(map(len, self._full))
-
     def _observe(self, at: Nanos, size: int = 0) -> TrafficObservation:
         if self._size + size + OVERHEAD > self._max_record:
             self._cut(last=False)
