@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.capture.redacted import Chunks, RedactedMessages
-from strandline.capture.redaction import Action, Redaction
+from strandline.capture.redaction import MAX_DEPTH, Action, Redaction
 from strandline.wire.http1 import RequestFramer
 from tests.wire.messages import pieces
 
@@ -144,9 +144,24 @@ def test_what_cannot_be_looked_into_is_left_out_and_says_why(message: bytes, rea
     assert out.endswith(b"\r\n\r\n")
 
 
-def test_json_nested_without_end_is_left_out() -> None:
-    out = redact(Redaction(json={"**.a": Action.REMOVE}), post(b"[" * 100_000 + b"]" * 100_000))
-    assert b"X-Strandline-Redacted: not JSON" in out
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 500, 100_000])
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"x":', b"}")])
+def test_json_nested_too_deep_is_left_out(opening: bytes, closing: bytes, depth: int) -> None:
+    redaction = Redaction(json={"**.a": Action.REMOVE})
+    body = opening * depth + b"1" + closing * depth
+    assert b"X-Strandline-Redacted: too deep" in redact(redaction, post(body))
+
+
+@pytest.mark.parametrize("path", ["**.a", "**.**.a", "*.**.a", "**.*.**.*.a"])
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"x":', b"}")])
+def test_arrays_and_objects_within_each_other_cost_no_more_at_each_level(
+    opening: bytes, closing: bytes, path: str
+) -> None:
+    # Doubled at each level, the paths would fill any memory.
+    depth = MAX_DEPTH - 2
+    body = opening * depth + b'{"a":"S","b":1}' + closing * depth
+    out = redact(Redaction(json={path: Action.REMOVE}), post(body))
+    assert out.endswith(opening * depth + b'{"b":1}' + closing * depth)
 
 
 def test_digests_of_a_body_that_was_changed_go_with_it() -> None:

@@ -7,7 +7,7 @@ be looked into is left out, and a header says why.
 
 from enum import Enum, auto
 
-from strandline.capture.redaction import Redaction, values_of, with_length
+from strandline.capture.redaction import CannotLookInto, Redaction, values_of, with_length
 from strandline.wire.http1 import END_OF_HEAD, FRAMING, STATUS_LINE
 
 
@@ -115,13 +115,14 @@ class RedactedMessages:
         if not self._has_body:
             self.head = head
             return head
-        body: bytes | None = b""
+        body = b""
         if self._left_out is None and self._raw:
-            body = self._redaction.body(bytes(self._raw))
-            if body is None:
-                self._left_out, body = "not JSON", b""
-        self.head = with_length(head, len(body or b""), self._left_out)
-        return self.head + (body or b"")
+            try:
+                body = self._redaction.body(bytes(self._raw))
+            except CannotLookInto as error:
+                self._left_out = str(error)
+        self.head = with_length(head, len(body), self._left_out)
+        return self.head + body
 
 
 class Chunks:

@@ -7,7 +7,7 @@ array is (or as one step, for a star). A hash is keyed, so that equal values can
 
 import hmac
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from urllib.parse import unquote_plus
@@ -15,6 +15,8 @@ from urllib.parse import unquote_plus
 import msgspec
 
 HASH_DIGITS = 32
+MAX_DEPTH = 100
+"""Of arrays and objects that are looked into; each level reads again all that is in it."""
 LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n|$)")
 # In a request's target, and wherever else a URL may stand: Referer, Location, Link.
 PARAMETER = re.compile(rb"([?&;])([^=&;?#\s\"<>]+)=([^&;#\s\"<>]*)")
@@ -25,6 +27,10 @@ MARK = b"X-Strandline-Redacted"
 
 Path = tuple[str, ...]
 Raw = msgspec.Raw
+
+
+class CannotLookInto(ValueError):
+    """A body that may not be recorded, since what is in it cannot be known; the reason in a few words."""
 
 
 class Action(Enum):
@@ -86,17 +92,18 @@ class Redaction:
         """The fields after a chunked body, as they may be recorded."""
         return self.head(b"\n" + trailers)[1:]
 
-    def body(self, body: bytes) -> bytes | None:
-        """A body as it may be recorded: JSON, or JSON lines. None for what is neither."""
+    def body(self, body: bytes) -> bytes:
+        """A body as it may be recorded: JSON, or JSON lines."""
         try:
-            return self._edited(body, self._paths)
-        except (msgspec.DecodeError, RecursionError, UnicodeError):
-            pass
-        try:
-            lines = [self._edited(line, self._paths) if line.strip() else line for line in body.split(b"\n")]
-        except (msgspec.DecodeError, RecursionError, UnicodeError):
-            return None
-        return b"\n".join(lines)
+            try:
+                return self._edited(body, self._paths)
+            except (msgspec.DecodeError, UnicodeError):
+                lines = body.split(b"\n")
+                return b"\n".join(self._edited(line, self._paths) if line.strip() else line for line in lines)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise CannotLookInto("not JSON") from error
+        except RecursionError as error:
+            raise CannotLookInto("too deep") from error
 
     def _parameter(self, found: re.Match[bytes]) -> bytes:
         before, name, value = found.groups()
@@ -108,16 +115,18 @@ class Redaction:
         text = unquote_plus(value.decode("latin-1"), "latin-1").encode("latin-1", "replace")
         return b"%b%b=%b" % (before, name, self.hashed(text).encode())
 
-    def _edited(self, text: bytes | Raw, paths: Iterable[tuple[Path, Action]]) -> bytes:
+    def _edited(self, text: bytes | Raw, paths: Sequence[tuple[Path, Action]], depth: int = 1) -> bytes:
+        if depth > MAX_DEPTH:
+            raise CannotLookInto("too deep")
         kind = bytes(text).lstrip()[:1]
         if kind == b"{":
-            return self._edited_object(text, paths)
+            return self._edited_object(text, paths, depth)
         if kind == b"[":
-            return self._edited_array(text, paths)
+            return self._edited_array(text, paths, depth)
         msgspec.json.decode(text)
         return bytes(text)
 
-    def _edited_object(self, text: bytes | Raw, paths: Iterable[tuple[Path, Action]]) -> bytes:
+    def _edited_object(self, text: bytes | Raw, paths: Sequence[tuple[Path, Action]], depth: int) -> bytes:
         fields = msgspec.json.decode(text, type=dict[str, Raw])
         kept: dict[str, Raw | str] = {}
         for name, value in fields.items():
@@ -125,18 +134,19 @@ class Redaction:
             if action is Action.HASH:
                 kept[name] = self._hashed_value(value)
             elif action is None:
-                kept[name] = Raw(self._edited(value, below)) if below else value
+                kept[name] = Raw(self._edited(value, below, depth + 1)) if below else value
         return msgspec.json.encode(kept)
 
-    def _edited_array(self, text: bytes | Raw, paths: Iterable[tuple[Path, Action]]) -> bytes:
+    def _edited_array(self, text: bytes | Raw, paths: Sequence[tuple[Path, Action]], depth: int) -> bytes:
         # A name of no field: only stars take an item for a step.
         action, below = advance(paths, None)
+        within = list(dict.fromkeys((*paths, *below)))
         kept: list[Raw | str] = []
         for item in msgspec.json.decode(text, type=list[Raw]):
             if action is Action.HASH:
                 kept.append(self._hashed_value(item))
             elif action is None:
-                kept.append(Raw(self._edited(item, (*paths, *below))))
+                kept.append(Raw(self._edited(item, within, depth + 1)))
         return msgspec.json.encode(kept)
 
     def _hashed_value(self, value: Raw) -> str:
@@ -161,7 +171,7 @@ def advance(paths: Iterable[tuple[Path, Action]], name: str | None) -> tuple[Act
                 below.append((rest, do))
             elif action is not Action.REMOVE:
                 action = do
-    return action, below
+    return action, list(dict.fromkeys(below))
 
 
 def unfolded(head: bytes) -> list[bytes]:
