@@ -17,6 +17,7 @@ KEY = b"0123456789abcdef"
 ACTIONS = st.sampled_from(Action)
 NAMES = st.sampled_from(["password", "user", "card", "number", "Items", "x"])
 PLAIN = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+AFTER_CR = [": a\r{}", ": a\r\r{}\rb", ": a\rx:{}", "\r: {}", ": a\r\n b\r{}"]
 TREES = st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3))
 
 
@@ -92,7 +93,7 @@ def test_a_body_that_is_not_json_is_left_out(content: bytes, data: st.DataObject
 
 @given(
     st.sampled_from(["Authorization", "authorization", "AUTHORIZATION "]),
-    st.sampled_from([": {}", ":{}", ": a\r\n {}", ":\r\n\t{}\r\n b", ": {}\rX: y", ": 1\r\nx: 2\r\nAuthorization: {}"]),
+    st.sampled_from([": {}", ":{}", ": a\r\n {}", ":\r\n\t{}\r\n b", ": {}\rX: y", ": 1\r\nx: 2\r\nAuthorization: {}", *AFTER_CR]),
     ACTIONS,
     st.data(),
 )
@@ -107,6 +108,16 @@ def test_a_named_header_never_comes_out(name: str, form: str, action: Action, da
         assert is_one_message(out)
         if action is Action.REMOVE:
             assert b"uthorization" not in out
+
+
+@pytest.mark.parametrize("action", Action)
+@pytest.mark.parametrize("field", [b"X: y\rAuthorization: S", b"\rAuthorization: S", b"X: y\r Authorization: S"])
+def test_a_named_header_after_a_lone_cr_takes_its_line_and_no_other_with_it(field: bytes, action: Action) -> None:
+    redaction = Redaction(headers={"authorization": action}, json={"a": Action.REMOVE}, key=KEY)
+    out = redact(redaction, post(b'{"a":1}', field, b"Host: x"))
+    hashed = b"Authorization: %b\r\n" % redaction.hashed(b"S").encode() if action is Action.HASH else b""
+    kind = b"Content-Type: application/json\r\n"
+    assert out == b"POST /x HTTP/1.1\r\n%b%bHost: x\r\nContent-Length: 2\r\n\r\n{}" % (kind, hashed)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,11 @@ import msgspec
 HASH_DIGITS = 32
 MAX_DEPTH = 100
 """Of arrays and objects that are looked into; each level reads again all that is in it."""
-LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n|$)")
+# With the lines that continue it.
+LINE = re.compile(rb"[^\n]*+(?:\n[ \t][^\n]*+)*+(?:\n|$)")
+# Some readers end a line at a lone CR, others take all up to the line feed for one value.
+LONE_CR = re.compile(rb"\r(?![\n \t])")
+NAME = re.compile(rb"(?:^|\r(?!\n))[ \t\r]*([^:\r\n]*)")
 # In a request's target, and wherever else a URL may stand: Referer, Location, Link.
 PARAMETER = re.compile(rb"([?&;])([^=&;?#\s\"<>]+)=([^&;#\s\"<>]*)")
 FRAMING = frozenset({b"content-length", b"transfer-encoding", b"trailer"})
@@ -77,12 +81,13 @@ class Redaction:
         """A head, or trailers, as they may be recorded."""
         lines = []
         for number, line in enumerate(unfolded(head)):
-            name, colon, value = line.partition(b":")
-            action = self._headers.get(name.strip().lower()) if colon and number else None
-            if action is Action.REMOVE:
+            named = {self._headers[name]: place for name, place in names_in(line) if name in self._headers}
+            if number and Action.REMOVE in named:
                 continue
-            if action is Action.HASH:
-                line = b"%b: %b\r\n" % (name.strip(), self.hashed(b" ".join(value.split())).encode())  # noqa: PLW2901
+            if number and named:
+                start, stop = named[Action.HASH]
+                value = b" ".join(line[stop:].removeprefix(b":").split())
+                line = b"%b: %b\r\n" % (line[start:stop].strip(), self.hashed(value).encode())  # noqa: PLW2901
             elif self._query:
                 line = PARAMETER.sub(self._parameter, line)  # noqa: PLW2901
             lines.append(line)
@@ -175,26 +180,26 @@ def advance(paths: Iterable[tuple[Path, Action]], name: str | None) -> tuple[Act
 
 
 def unfolded(head: bytes) -> list[bytes]:
-    """The lines of a head, each with those that continue it; a lone CR ends a line too, as some readers see it."""
-    lines: list[bytes] = []
-    for line in LINE.findall(head):
-        if len(lines) > 1 and line[:1] in {b" ", b"\t"}:
-            lines[-1] += line
-        elif line:
-            lines.append(line)
-    return lines
+    """The lines of a head, each but the first with those that continue it."""
+    first, end, others = head.partition(b"\n")
+    return [first + end, *filter(None, LINE.findall(others))]
+
+
+def names_in(line: bytes) -> list[tuple[bytes, tuple[int, int]]]:
+    """What may be taken for the name of a header in a line, and where: at its beginning, and after each lone CR."""
+    return [(found[1].strip().lower(), found.span(1)) for found in NAME.finditer(line)]
 
 
 def values_of(head: bytes, name: bytes) -> list[bytes]:
     """The values of a header, in order."""
-    fields = (line.partition(b":") for line in unfolded(head)[1:])
+    fields = (part.partition(b":") for line in unfolded(head)[1:] for part in LONE_CR.split(line))
     return [b" ".join(value.split()) for field, _, value in fields if field.strip().lower() == name]
 
 
 def with_length(head: bytes, length: int, left_out: str | None = None) -> bytes:
     """A head for a body of that length; with the reason, where the body was left out."""
     stale = FRAMING | DIGESTS
-    lines = [line for line in unfolded(head) if line.partition(b":")[0].strip().lower() not in stale]
+    lines = [line for line in unfolded(head) if stale.isdisjoint(name for name, _ in names_in(line))]
     end = lines.pop()
     added = [b"Content-Length: %d\r\n" % length]
     if left_out is not None:
