@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from strandline.capture.redacted import Chunks, RedactedMessages
 from strandline.capture.redaction import MAX_DEPTH, Action, Redaction
-from strandline.wire.http1 import RequestFramer
+from strandline.wire.http1 import MAX_HEAD, RequestFramer
 from tests.wire.messages import pieces
 
 SECRET = "hunter2-do-not-tell"
@@ -202,6 +202,23 @@ def test_interim_responses_are_redacted_too() -> None:
     redaction = Redaction(headers={"set-cookie": Action.REMOVE}, json={"a": Action.REMOVE})
     out = redact(redaction, interim + final)
     assert out == b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+
+def test_empty_lines_before_a_message_do_not_gather() -> None:
+    messages = RedactedMessages(Redaction(headers={"x": Action.REMOVE}))
+    assert {messages.feed(b"\r\n" * 500) for _ in range(20_000)} == {b""}
+    asked = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert messages.feed(b"\n" + asked[:5]) + messages.feed(asked[5:]) + messages.end() == asked
+
+
+def test_trailers_of_more_bytes_than_a_head_are_left_out_and_the_message_stays_whole() -> None:
+    head = b"POST /x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    trailer = b"t: " + b"x" * 1000 + b"\r\n"
+    redaction = Redaction(headers={"x": Action.REMOVE})
+    most = MAX_HEAD // len(trailer)
+    for count, expected in ((most, trailer * most), (most + 1, b""), (10 * most, b"")):
+        out = redact(redaction, head + b"3\r\nabc\r\n0\r\n", *[trailer] * count, b"\r\n")
+        assert out == head + b"3\r\nabc\r\n0\r\n" + expected + b"\r\n"
 
 
 def test_of_a_message_that_is_cut_only_the_head_is_kept_and_it_is_not_made_whole() -> None:
