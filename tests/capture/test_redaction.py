@@ -93,7 +93,9 @@ def test_a_body_that_is_not_json_is_left_out(content: bytes, data: st.DataObject
 
 @given(
     st.sampled_from(["Authorization", "authorization", "AUTHORIZATION "]),
-    st.sampled_from([": {}", ":{}", ": a\r\n {}", ":\r\n\t{}\r\n b", ": {}\rX: y", ": 1\r\nx: 2\r\nAuthorization: {}", *AFTER_CR]),
+    st.sampled_from(
+        [": {}", ":{}", ": a\r\n {}", ":\r\n\t{}\r\n b", ": {}\rX: y", ": 1\r\nx: 2\r\nAuthorization: {}", *AFTER_CR]
+    ),
     ACTIONS,
     st.data(),
 )
