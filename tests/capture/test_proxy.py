@@ -246,6 +246,47 @@ def test_a_slow_reader_of_a_large_body_slows_the_upstream_down_and_takes_no_memo
     run(go())
 
 
+class Stuck(asyncio.Transport):
+    """A connection to an upstream that reads nothing: once closed, it waits to send the rest."""
+
+    written = b""
+    is_closed = is_aborted = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def test_an_upstream_that_does_not_read_is_cut_off_after_the_client_has_gone(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.capture.connection.UNSENT_S", 0.2)
+    stuck = Stuck()
+
+    async def connect(_: object) -> Stuck:
+        return stuck
+
+    async def go() -> None:
+        async with capturing(kafka.address, free_port(), new_topic()) as proxy:
+            monkeypatch.setattr(proxy, "connect_upstream", connect)
+            _, writer = await asyncio.open_connection("127.0.0.1", port_of(proxy))
+            writer.write(POST)
+            await until(lambda: stuck.written == POST, "the request is on its way")
+            writer.transport.abort()
+            await until(lambda: stuck.is_closed, "the client has gone")
+            await until(lambda: stuck.is_aborted, "the upstream is cut off")
+
+    run(go())
+
+
 def test_a_large_upload_is_recorded_whole_even_where_the_buffer_is_small(kafka: KafkaCluster) -> None:
     size = 64 << 20
     head = b"PUT / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % size

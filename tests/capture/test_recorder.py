@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.capture.recorder import Recorder, Reliable
+from strandline.capture.recorder import OPAQUE, Recorder, Reliable
 from strandline.capture.redaction import Action, Redaction
 from strandline.units import Nanos
 from tests.capture.support import OK, Captured, captured
@@ -101,6 +101,20 @@ def test_what_is_not_http_is_recorded_raw_and_without_marks(asked: bytes, answer
     found = closed(recorder)
     assert found.read == asked + (GET if why != "response" else b"")
     assert found.written == answer
+    assert [value for kind, value in found.events if kind == "exception"] == [OPAQUE + recorder.opaque]
+
+
+def test_the_records_say_where_a_connection_was_upgraded() -> None:
+    recorder = new()
+    recorder.read(AT, GET)
+    recorder.write(AT, UPGRADED + b"\x81\x00")
+    assert closed(recorder).events[2:] == [
+        ("end", (16, len(GET) - 16)),
+        ("write", UPGRADED),
+        ("exception", OPAQUE + "upgrade"),
+        ("write", b"\x81\x00"),
+        ("close", None),
+    ]
 
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-S\r\n", UPGRADED + b"S"])

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.capture.redacted import Chunks, RedactedMessages
-from strandline.capture.redaction import Action, Redaction
-from strandline.wire.http1 import RequestFramer
+from strandline.capture.redaction import MAX_DEPTH, Action, Redaction
+from strandline.wire.http1 import MAX_HEAD, RequestFramer
 from tests.wire.messages import pieces
 
 SECRET = "hunter2-do-not-tell"
@@ -17,6 +17,7 @@ KEY = b"0123456789abcdef"
 ACTIONS = st.sampled_from(Action)
 NAMES = st.sampled_from(["password", "user", "card", "number", "Items", "x"])
 PLAIN = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+AFTER_CR = [": a\r{}", ": a\r\r{}\rb", ": a\rx:{}", "\r: {}", ": a\r\n b\r{}"]
 TREES = st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3))
 
 
@@ -92,7 +93,9 @@ def test_a_body_that_is_not_json_is_left_out(content: bytes, data: st.DataObject
 
 @given(
     st.sampled_from(["Authorization", "authorization", "AUTHORIZATION "]),
-    st.sampled_from([": {}", ":{}", ": a\r\n {}", ":\r\n\t{}\r\n b", ": {}\rX: y", ": 1\r\nx: 2\r\nAuthorization: {}"]),
+    st.sampled_from(
+        [": {}", ":{}", ": a\r\n {}", ":\r\n\t{}\r\n b", ": {}\rX: y", ": 1\r\nx: 2\r\nAuthorization: {}", *AFTER_CR]
+    ),
     ACTIONS,
     st.data(),
 )
@@ -107,6 +110,16 @@ def test_a_named_header_never_comes_out(name: str, form: str, action: Action, da
         assert is_one_message(out)
         if action is Action.REMOVE:
             assert b"uthorization" not in out
+
+
+@pytest.mark.parametrize("action", Action)
+@pytest.mark.parametrize("field", [b"X: y\rAuthorization: S", b"\rAuthorization: S", b"X: y\r Authorization: S"])
+def test_a_named_header_after_a_lone_cr_takes_its_line_and_no_other_with_it(field: bytes, action: Action) -> None:
+    redaction = Redaction(headers={"authorization": action}, json={"a": Action.REMOVE}, key=KEY)
+    out = redact(redaction, post(b'{"a":1}', field, b"Host: x"))
+    hashed = b"Authorization: %b\r\n" % redaction.hashed(b"S").encode() if action is Action.HASH else b""
+    kind = b"Content-Type: application/json\r\n"
+    assert out == b"POST /x HTTP/1.1\r\n%b%bHost: x\r\nContent-Length: 2\r\n\r\n{}" % (kind, hashed)
 
 
 @pytest.mark.parametrize(
@@ -144,9 +157,24 @@ def test_what_cannot_be_looked_into_is_left_out_and_says_why(message: bytes, rea
     assert out.endswith(b"\r\n\r\n")
 
 
-def test_json_nested_without_end_is_left_out() -> None:
-    out = redact(Redaction(json={"**.a": Action.REMOVE}), post(b"[" * 100_000 + b"]" * 100_000))
-    assert b"X-Strandline-Redacted: not JSON" in out
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 500, 100_000])
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"x":', b"}")])
+def test_json_nested_too_deep_is_left_out(opening: bytes, closing: bytes, depth: int) -> None:
+    redaction = Redaction(json={"**.a": Action.REMOVE})
+    body = opening * depth + b"1" + closing * depth
+    assert b"X-Strandline-Redacted: too deep" in redact(redaction, post(body))
+
+
+@pytest.mark.parametrize("path", ["**.a", "**.**.a", "*.**.a", "**.*.**.*.a"])
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"x":', b"}")])
+def test_arrays_and_objects_within_each_other_cost_no_more_at_each_level(
+    opening: bytes, closing: bytes, path: str
+) -> None:
+    # Doubled at each level, the paths would fill any memory.
+    depth = MAX_DEPTH - 2
+    body = opening * depth + b'{"a":"S","b":1}' + closing * depth
+    out = redact(Redaction(json={path: Action.REMOVE}), post(body))
+    assert out.endswith(opening * depth + b'{"b":1}' + closing * depth)
 
 
 def test_digests_of_a_body_that_was_changed_go_with_it() -> None:
@@ -176,6 +204,23 @@ def test_interim_responses_are_redacted_too() -> None:
     redaction = Redaction(headers={"set-cookie": Action.REMOVE}, json={"a": Action.REMOVE})
     out = redact(redaction, interim + final)
     assert out == b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+
+def test_empty_lines_before_a_message_do_not_gather() -> None:
+    messages = RedactedMessages(Redaction(headers={"x": Action.REMOVE}))
+    assert {messages.feed(b"\r\n" * 500) for _ in range(20_000)} == {b""}
+    asked = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert messages.feed(b"\n" + asked[:5]) + messages.feed(asked[5:]) + messages.end() == asked
+
+
+def test_trailers_of_more_bytes_than_a_head_are_left_out_and_the_message_stays_whole() -> None:
+    head = b"POST /x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    trailer = b"t: " + b"x" * 1000 + b"\r\n"
+    redaction = Redaction(headers={"x": Action.REMOVE})
+    most = MAX_HEAD // len(trailer)
+    for count, expected in ((most, trailer * most), (most + 1, b""), (10 * most, b"")):
+        out = redact(redaction, head + b"3\r\nabc\r\n0\r\n", *[trailer] * count, b"\r\n")
+        assert out == head + b"3\r\nabc\r\n0\r\n" + expected + b"\r\n"
 
 
 def test_of_a_message_that_is_cut_only_the_head_is_kept_and_it_is_not_made_whole() -> None:

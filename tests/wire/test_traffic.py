@@ -59,6 +59,16 @@ def test_a_later_record_says_what_came_before_it() -> None:
     ]
 
 
+def test_records_that_go_on_with_a_read_say_that_it_was_not_at_its_end() -> None:
+    recording = Recording("n", "c", SMALL)
+    recording.write(Nanos(1), b"w" * (SMALL - 500))
+    recording.read(Nanos(2), b"a" * 3 * SMALL)
+    recording.end_of_request(Nanos(3))
+    streams = parse(recording.take())
+    assert not streams[1].subStream[0].write.data
+    assert [stream.lastObservationWasUnterminatedRead for stream in streams] == [False, False, True, True, True]
+
+
 def test_segments_are_closed_where_a_read_was_cut() -> None:
     recording = Recording("n", "c", SMALL)
     recording.read(Nanos(1), b"a" * 3 * SMALL)

@@ -23,6 +23,8 @@ FLUSH_BYTES = 512 << 10
 QUEUE_BYTES = 64 << 10
 """With so much waiting, no more is read from the client, but for the read that is under way."""
 LINGER_S = 1.0
+UNSENT_S = 10.0
+"""So long may an upstream take to read what it has been sent, once the client is gone."""
 BAD_GATEWAY = b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 log = logging.getLogger(__name__)
@@ -384,6 +386,8 @@ class Connection(asyncio.Protocol):
             self._recorder = None
         if self._upstream is not None:
             self._upstream.close()
+            # It closes when all is sent, and the proxy, which ends what is idle, no longer knows of it.
+            self._timer = self._loop.call_later(UNSENT_S, self._upstream.abort)
         self._proxy.closed(self)
 
     def _pause(self, why: Pause) -> None:

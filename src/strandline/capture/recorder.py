@@ -1,9 +1,9 @@
 """What passes on one connection, as records: where requests and responses end, what must be held, what is kept back.
 
 Bytes are recorded as they pass, cut after each request so that its end stands right behind it. A side that is not
-HTTP/1 is *opaque* from there on, and so are both after an upgrade: their bytes are recorded without marks, or not at
-all where a redaction is asked for. A recording that has lost a record ends there, without a word more under its id; the
-next one, under a new id, begins with the next request that finds no other unanswered.
+HTTP/1 is *opaque* from there on, and so are both after an upgrade: the records say so, and have the bytes without ends
+of requests, or not at all where a redaction is asked for. A recording that has lost a record ends there, without a word
+more under its id; the next one, under a new id, begins with the next request that finds no other unanswered.
 """
 
 from collections import deque
@@ -19,6 +19,8 @@ from strandline.wire.traffic import Recording
 MUTATING = frozenset({b"POST", b"PUT", b"PATCH", b"DELETE"})
 MOST_UNANSWERED = 10_000
 """More pipelined requests than anybody waits for; which answer belongs to which is not followed beyond it."""
+OPAQUE = "opaque from here on: "
+"""So begins the message that stands in the records where a side stops being followed; then why."""
 
 
 class Reliable(Enum):
@@ -247,6 +249,7 @@ class Recorder:
         if self._opaque_responses:
             self._unanswered.clear()
             self._cut_response(at)
+        self.fail(at, OPAQUE + why)
 
     def _record_opaque_read(self, at: Nanos, data: bytes) -> None:
         if self._recording is not None and self._redaction is None:

@@ -7,8 +7,8 @@ be looked into is left out, and a header says why.
 
 from enum import Enum, auto
 
-from strandline.capture.redaction import Redaction, values_of, with_length
-from strandline.wire.http1 import END_OF_HEAD, FRAMING, STATUS_LINE
+from strandline.capture.redaction import CannotLookInto, Redaction, values_of, with_length
+from strandline.wire.http1 import END_OF_HEAD, FRAMING, MAX_HEAD, STATUS_LINE
 
 
 class _As(Enum):
@@ -73,19 +73,24 @@ class RedactedMessages:
     def _read_head(self, data: bytes) -> tuple[bytes, bytes]:
         """What may be recorded of it, and what follows the head."""
         out = b""
-        self._raw += data
-        while True:
-            raw = bytes(self._raw).lstrip(b"\r\n")
-            found = END_OF_HEAD.search(raw)
-            if found is None:
-                return out, b""
-            head, rest = raw[: found.end()], raw[found.end() :]
-            self._raw = bytearray(rest)
+        raw = self._raw
+        # Empty lines before a message are not recorded, or they would gather here without end.
+        seen = len(raw)
+        raw += data if seen else data.lstrip(b"\r\n")
+        # The empty line may lie across the border.
+        while (found := END_OF_HEAD.search(raw, max(0, seen - 2))) is not None:
+            head = bytes(raw[: found.end()])
+            del raw[: found.end()]
             status = STATUS_LINE.match(head)
             if status is None or not 100 <= int(status[1]) < 200 or status[1] == b"101":
-                self._raw.clear()
+                rest = bytes(raw)
+                raw.clear()
                 return out + self._begin_body(head), rest
             out += self._redaction.head(head)
+            while raw.startswith((b"\r", b"\n")):
+                del raw[:1]
+            seen = 0
+        return out, b""
 
     def _begin_body(self, head: bytes) -> bytes:
         # As the framer sees it, which has cut the message: another reading would take bytes for what they are not.
@@ -115,24 +120,34 @@ class RedactedMessages:
         if not self._has_body:
             self.head = head
             return head
-        body: bytes | None = b""
+        body = b""
         if self._left_out is None and self._raw:
-            body = self._redaction.body(bytes(self._raw))
-            if body is None:
-                self._left_out, body = "not JSON", b""
-        self.head = with_length(head, len(body or b""), self._left_out)
-        return self.head + (body or b"")
+            try:
+                body = self._redaction.body(bytes(self._raw))
+            except CannotLookInto as error:
+                self._left_out = str(error)
+        self.head = with_length(head, len(body), self._left_out)
+        return self.head + body
 
 
 class Chunks:
-    """What a chunked body holds. Its framing has been checked by a framer."""
+    """What a chunked body holds. Its framing has been checked by a framer.
+
+    Trailers of more bytes than a head may have are left out, all of them: the last of them would be cut.
+    """
 
     def __init__(self) -> None:
         self._line = b""
         self._left = 0
         self._is_after_chunk = False
         self._is_last = False
-        self.trailers = b""
+        self._trailers = bytearray()
+        self._are_trailers_left_out = False
+
+    @property
+    def trailers(self) -> bytes:
+        """The fields after the last chunk, without the empty line that ends them."""
+        return bytes(self._trailers)
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes; the content in them."""
@@ -158,7 +173,15 @@ class Chunks:
         if self._is_after_chunk:
             self._is_after_chunk = False
         elif self._is_last:
-            self.trailers += line if line.strip() else b""
+            self._take_trailer(line)
         else:
             self._left = int(line.partition(b";")[0], 16)
             self._is_last = not self._left
+
+    def _take_trailer(self, line: bytes) -> None:
+        if self._are_trailers_left_out or not line.strip():
+            return
+        self._trailers += line
+        if len(self._trailers) > MAX_HEAD:
+            self._are_trailers_left_out = True
+            self._trailers.clear()

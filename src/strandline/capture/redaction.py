@@ -7,7 +7,7 @@ array is (or as one step, for a star). A hash is keyed, so that equal values can
 
 import hmac
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from urllib.parse import unquote_plus
@@ -15,7 +15,13 @@ from urllib.parse import unquote_plus
 import msgspec
 
 HASH_DIGITS = 32
-LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n|$)")
+MAX_DEPTH = 100
+"""Of arrays and objects that are looked into; each level reads again all that is in it."""
+# With the lines that continue it.
+LINE = re.compile(rb"[^\n]*+(?:\n[ \t][^\n]*+)*+(?:\n|$)")
+# Some readers end a line at a lone CR, others take all up to the line feed for one value.
+LONE_CR = re.compile(rb"\r(?![\n \t])")
+NAME = re.compile(rb"(?:^|\r(?!\n))[ \t\r]*([^:\r\n]*)")
 # In a request's target, and wherever else a URL may stand: Referer, Location, Link.
 PARAMETER = re.compile(rb"([?&;])([^=&;?#\s\"<>]+)=([^&;#\s\"<>]*)")
 FRAMING = frozenset({b"content-length", b"transfer-encoding", b"trailer"})
@@ -25,6 +31,10 @@ MARK = b"X-Strandline-Redacted"
 
 Path = tuple[str, ...]
 Raw = msgspec.Raw
+
+
+class CannotLookInto(ValueError):
+    """A body that may not be recorded, since what is in it cannot be known; the reason in a few words."""
 
 
 class Action(Enum):
@@ -71,12 +81,13 @@ class Redaction:
         """A head, or trailers, as they may be recorded."""
         lines = []
         for number, line in enumerate(unfolded(head)):
-            name, colon, value = line.partition(b":")
-            action = self._headers.get(name.strip().lower()) if colon and number else None
-            if action is Action.REMOVE:
+            named = {self._headers[name]: place for name, place in names_in(line) if name in self._headers}
+            if number and Action.REMOVE in named:
                 continue
-            if action is Action.HASH:
-                line = b"%b: %b\r\n" % (name.strip(), self.hashed(b" ".join(value.split())).encode())  # noqa: PLW2901
+            if number and named:
+                start, stop = named[Action.HASH]
+                value = b" ".join(line[stop:].removeprefix(b":").split())
+                line = b"%b: %b\r\n" % (line[start:stop].strip(), self.hashed(value).encode())  # noqa: PLW2901
             elif self._query:
                 line = PARAMETER.sub(self._parameter, line)  # noqa: PLW2901
             lines.append(line)
@@ -86,17 +97,18 @@ class Redaction:
         """The fields after a chunked body, as they may be recorded."""
         return self.head(b"\n" + trailers)[1:]
 
-    def body(self, body: bytes) -> bytes | None:
-        """A body as it may be recorded: JSON, or JSON lines. None for what is neither."""
+    def body(self, body: bytes) -> bytes:
+        """A body as it may be recorded: JSON, or JSON lines."""
         try:
-            return self._edited(body, self._paths)
-        except (msgspec.DecodeError, RecursionError, UnicodeError):
-            pass
-        try:
-            lines = [self._edited(line, self._paths) if line.strip() else line for line in body.split(b"\n")]
-        except (msgspec.DecodeError, RecursionError, UnicodeError):
-            return None
-        return b"\n".join(lines)
+            try:
+                return self._edited(body, self._paths)
+            except (msgspec.DecodeError, UnicodeError):
+                lines = body.split(b"\n")
+                return b"\n".join(self._edited(line, self._paths) if line.strip() else line for line in lines)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise CannotLookInto("not JSON") from error
+        except RecursionError as error:
+            raise CannotLookInto("too deep") from error
 
     def _parameter(self, found: re.Match[bytes]) -> bytes:
         before, name, value = found.groups()
@@ -108,16 +120,18 @@ class Redaction:
         text = unquote_plus(value.decode("latin-1"), "latin-1").encode("latin-1", "replace")
         return b"%b%b=%b" % (before, name, self.hashed(text).encode())
 
-    def _edited(self, text: bytes | Raw, paths: Iterable[tuple[Path, Action]]) -> bytes:
+    def _edited(self, text: bytes | Raw, paths: Sequence[tuple[Path, Action]], depth: int = 1) -> bytes:
+        if depth > MAX_DEPTH:
+            raise CannotLookInto("too deep")
         kind = bytes(text).lstrip()[:1]
         if kind == b"{":
-            return self._edited_object(text, paths)
+            return self._edited_object(text, paths, depth)
         if kind == b"[":
-            return self._edited_array(text, paths)
+            return self._edited_array(text, paths, depth)
         msgspec.json.decode(text)
         return bytes(text)
 
-    def _edited_object(self, text: bytes | Raw, paths: Iterable[tuple[Path, Action]]) -> bytes:
+    def _edited_object(self, text: bytes | Raw, paths: Sequence[tuple[Path, Action]], depth: int) -> bytes:
         fields = msgspec.json.decode(text, type=dict[str, Raw])
         kept: dict[str, Raw | str] = {}
         for name, value in fields.items():
@@ -125,18 +139,19 @@ class Redaction:
             if action is Action.HASH:
                 kept[name] = self._hashed_value(value)
             elif action is None:
-                kept[name] = Raw(self._edited(value, below)) if below else value
+                kept[name] = Raw(self._edited(value, below, depth + 1)) if below else value
         return msgspec.json.encode(kept)
 
-    def _edited_array(self, text: bytes | Raw, paths: Iterable[tuple[Path, Action]]) -> bytes:
+    def _edited_array(self, text: bytes | Raw, paths: Sequence[tuple[Path, Action]], depth: int) -> bytes:
         # A name of no field: only stars take an item for a step.
         action, below = advance(paths, None)
+        within = list(dict.fromkeys((*paths, *below)))
         kept: list[Raw | str] = []
         for item in msgspec.json.decode(text, type=list[Raw]):
             if action is Action.HASH:
                 kept.append(self._hashed_value(item))
             elif action is None:
-                kept.append(Raw(self._edited(item, (*paths, *below))))
+                kept.append(Raw(self._edited(item, within, depth + 1)))
         return msgspec.json.encode(kept)
 
     def _hashed_value(self, value: Raw) -> str:
@@ -161,30 +176,30 @@ def advance(paths: Iterable[tuple[Path, Action]], name: str | None) -> tuple[Act
                 below.append((rest, do))
             elif action is not Action.REMOVE:
                 action = do
-    return action, below
+    return action, list(dict.fromkeys(below))
 
 
 def unfolded(head: bytes) -> list[bytes]:
-    """The lines of a head, each with those that continue it; a lone CR ends a line too, as some readers see it."""
-    lines: list[bytes] = []
-    for line in LINE.findall(head):
-        if len(lines) > 1 and line[:1] in {b" ", b"\t"}:
-            lines[-1] += line
-        elif line:
-            lines.append(line)
-    return lines
+    """The lines of a head, each but the first with those that continue it."""
+    first, end, others = head.partition(b"\n")
+    return [first + end, *filter(None, LINE.findall(others))]
+
+
+def names_in(line: bytes) -> list[tuple[bytes, tuple[int, int]]]:
+    """What may be taken for the name of a header in a line, and where: at its beginning, and after each lone CR."""
+    return [(found[1].strip().lower(), found.span(1)) for found in NAME.finditer(line)]
 
 
 def values_of(head: bytes, name: bytes) -> list[bytes]:
     """The values of a header, in order."""
-    fields = (line.partition(b":") for line in unfolded(head)[1:])
+    fields = (part.partition(b":") for line in unfolded(head)[1:] for part in LONE_CR.split(line))
     return [b" ".join(value.split()) for field, _, value in fields if field.strip().lower() == name]
 
 
 def with_length(head: bytes, length: int, left_out: str | None = None) -> bytes:
     """A head for a body of that length; with the reason, where the body was left out."""
     stale = FRAMING | DIGESTS
-    lines = [line for line in unfolded(head) if line.partition(b":")[0].strip().lower() not in stale]
+    lines = [line for line in unfolded(head) if stale.isdisjoint(name for name, _ in names_in(line))]
     end = lines.pop()
     added = [b"Content-Length: %d\r\n" % length]
     if left_out is not None:

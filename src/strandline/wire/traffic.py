@@ -61,6 +61,8 @@ class Recording:
         else:
             for piece in self._pieces(data, room):
                 self._observe(at, len(piece)).readSegment.data = piece
+                # Not before: the first piece may open a record that begins with this read.
+                self._in_request = True
             self._observe(at).segmentEnd.SetInParent()
         self._in_request = True
 
