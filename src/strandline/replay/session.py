@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 
 NEVER = Nanos(0)
 
+Place = tuple[int, ConnectionKey]
+"""A source connection on a partition. One that was open while its topic got more partitions lies on two of them."""
+
+
+def place_of(transaction: Transaction) -> Place:
+    """Where a transaction was captured."""
+    return transaction.record.partition, transaction.key
+
 
 class Phase(Enum):
     """What a session is at; the value says what its request waits for."""
@@ -79,11 +87,11 @@ class Work:
 
 
 class Session:
-    """Sends what one source connection sent."""
+    """Sends what one source connection sent, as far as it lies on one partition and came in one generation of it."""
 
-    def __init__(self, engine: "Engine", key: ConnectionKey, partition: int, not_before: Nanos) -> None:
-        self.key = key
-        self.partition = partition
+    def __init__(self, engine: "Engine", place: Place, generation: int, not_before: Nanos) -> None:
+        self.place = place
+        self.generation = generation
         self.phase = Phase.IDLE
         self.not_before = not_before
         self._engine = engine
@@ -304,6 +312,11 @@ class Session:
         if self._has_slot:
             self._has_slot = False
             self._engine.free_slot()
+
+    @property
+    def partition(self) -> int:
+        """Where its records are."""
+        return self.place[0]
 
     @property
     def is_to_close(self) -> bool:
