@@ -121,7 +121,7 @@ class Engine:
         self._assigned: dict[int, Nanos] = {}
         self._slots = self.limits.concurrency
         self._queued: deque[Session] = deque()
-        self._flying: deque[tuple[Nanos, Session]] = deque()
+        self._exchanging: set[Session] = set()
         self._connecting: set[asyncio.Task[None]] = set()
         self._undecided = 0
         self.waiting_bytes = 0
@@ -227,8 +227,9 @@ class Engine:
         self._slots -= 1
         return True
 
-    def free_slot(self) -> None:
+    def free_slot(self, session: Session) -> None:
         """An exchange with the target has ended."""
+        self._exchanging.discard(session)
         self._slots += 1
         while self._queued and self._slots:
             session = self._queued.popleft()
@@ -239,7 +240,7 @@ class Engine:
         """What to send now, and what later. Raises TransformFailed."""
         transaction, spool = work.transaction, work.spool
         captured = len(transaction.head)
-        if not work.head and captured:
+        if captured and (not work.head or self._transform.is_timely):
             work.head, work.body = self._transform.apply(transaction.head, CapturedBody(spool, captured))
             if self._marks:
                 record = transaction.record
@@ -253,7 +254,7 @@ class Engine:
         if not work.attempts:
             counters.sent += 1
             counters.lateness.add(now - work.due)
-        self._flying.append((now, session))
+        self._exchanging.add(session)
 
     def keep(self) -> int:
         """How much of an answer's body is kept: nothing while memory is short."""
@@ -331,19 +332,9 @@ class Engine:
     def _sweep(self) -> None:
         """Give up on answers that do not come."""
         now, limit = self.clock.monotonic(), nanos(self.limits.answer_within)
-        slow: list[tuple[Nanos, Session]] = []
-        while self._flying:
-            began, session = self._flying[0]
-            if session.exchanging_since == began:
-                if now - began < limit:
-                    break
-                if now - session.sends_until < limit:
-                    # The source took long to send it, and so do we.
-                    slow.append((began, session))
-                else:
-                    session.give_up(f"no answer within {self.limits.answer_within.total_seconds():g} s")
-            self._flying.popleft()
-        self._flying.extend(slow)
+        for session in list(self._exchanging):
+            if now - session.sends_until >= limit:
+                session.give_up(f"no answer within {self.limits.answer_within.total_seconds():g} s")
         self._sweeping = self.loop.call_later(SWEEP, self._sweep)
 
     def close(self) -> None:

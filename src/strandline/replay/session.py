@@ -101,7 +101,7 @@ class Session:
         self._has_slot = False
         self._began = Nanos(0)
         self.sends_until = Nanos(0)
-        """When the last piece of the request is due that is on its way."""
+        """When the last piece goes out of the request that is on its way; if the source took long, so do we."""
         self._close_at: Nanos | None = None
         self._is_stopping = False
 
@@ -228,7 +228,7 @@ class Session:
             return
         self.phase = Phase.EXCHANGING
         self._began = engine.clock.monotonic()
-        self.sends_until = later[-1].due if later else self._began
+        self.sends_until = max(self._began, later[-1].due) if later else self._began
         engine.sending(self, work, self._began)
         connection.send(first, later, work.transaction.method, engine.keep(), self._answered)
 
@@ -237,11 +237,6 @@ class Session:
         work.error = problem
         # Not at once: thousands that fail one after the other would be one deep call.
         self._engine.loop.call_soon(self._over)
-
-    @property
-    def exchanging_since(self) -> Nanos | None:
-        """Since when it waits for the target, if it does."""
-        return self._began if self.phase is Phase.EXCHANGING else None
 
     def give_up(self, problem: str) -> None:
         """Wait for the target's answer no longer."""
@@ -311,7 +306,7 @@ class Session:
     def _free_slot(self) -> None:
         if self._has_slot:
             self._has_slot = False
-            self._engine.free_slot()
+            self._engine.free_slot(self)
 
     @property
     def partition(self) -> int:
