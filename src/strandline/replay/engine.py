@@ -21,7 +21,7 @@ from strandline.core.histogram import Histogram
 from strandline.core.pacing import Pace
 from strandline.replay.alarms import Alarms
 from strandline.replay.guard import Guard, Owner
-from strandline.replay.health import Health, Refused, WhenDown
+from strandline.replay.health import Health, Refused, WhenDown, is_ours
 from strandline.replay.identity import marker
 from strandline.replay.leave import Leave
 from strandline.replay.outgoing import CapturedBody, outgoing
@@ -304,6 +304,10 @@ class Engine:
 
     def refused(self, work: Work, error: OSError | TimeoutError) -> Nanos | Refused:
         """A connection could not be made."""
+        if is_ours(error):
+            work.shortages += 1
+            return self._health.short(work.shortages, error)
+        work.refusals += 1
         return self._health.refused(work.refusals, error)
 
     def spawn(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":

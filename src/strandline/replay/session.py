@@ -76,6 +76,9 @@ class Work:
     """As it is sent, None where it is the captured one."""
     attempts: list[Attempt] = field(default_factory=list)
     refusals: int = 0
+    """How often the target did not take a connection for it."""
+    shortages: int = 0
+    """How often this machine could not make one."""
     error: str | None = None
     is_over: bool = False
 
@@ -207,7 +210,6 @@ class Session:
 
     def _refused(self, error: OSError | TimeoutError) -> None:
         work = self._queue[0]
-        work.refusals += 1
         verdict = self._engine.refused(work, error)
         if verdict is Refused.FAIL:
             self._fail(work, f"cannot connect to {self._engine.target.url}: {str(error) or 'no answer'}")
@@ -291,10 +293,11 @@ class Session:
         if self.phase is not Phase.IDLE or self._close_at is None:
             return
         engine = self._engine
-        if not engine.leave.is_given:
+        due, reached = engine.timeline.due(self._close_at), engine.timeline.reached()
+        if not engine.leave.is_given and (reached is None or reached < self._close_at):
+            # The clock may stand still. To close needs no leave, so what was due before is closed.
             engine.leave.park(self._await_close)
             return
-        due = engine.timeline.due(self._close_at)
         if due > engine.clock.monotonic():
             engine.alarms.at(due, self._await_close)
             return
