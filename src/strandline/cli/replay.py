@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import resource
 import signal
 import ssl
 import sys
@@ -188,12 +189,21 @@ def replay(
 
         dry_run(plan, parse_start(start, GROUP_STARTS))
         return
+    allow_many_connections()
     # A collection takes as long as what it looks at, and requests fall due meanwhile. So each looks at little, and what
     # has lived through two of them is left alone: it waits to be sent, and there are no cycles in it.
     gc.freeze()
     gc.set_threshold(5_000, 2, 1_000_000)
     sys.setswitchinterval(SWITCH_EVERY)
     uvloop.run(_run(plan, observe))
+
+
+def allow_many_connections() -> None:
+    """Each source connection that is open is one to the target: take as many files as this process may have."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Some systems name a limit here that they do not take.
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _run(plan: Plan, observe: str | None) -> None:

@@ -24,6 +24,11 @@ class Auth(Protocol):
         """Whether it must see the body."""
         ...
 
+    @property
+    def is_timely(self) -> bool:
+        """Whether the proof tells the time, and is good for a while only."""
+        ...
+
     def describe(self) -> str:
         """What it does, without secrets."""
         ...
@@ -38,6 +43,7 @@ class RemoveAuth:
     """No proof at all."""
 
     needs_body: bool = False
+    is_timely: bool = False
 
     def describe(self) -> str:
         return "remove header Authorization"
@@ -55,6 +61,7 @@ class HeaderAuth:
     value: Secret
     told: str
     needs_body: bool = False
+    is_timely: bool = False
 
     def describe(self) -> str:
         return self.told

@@ -21,12 +21,12 @@ from strandline.core.histogram import Histogram
 from strandline.core.pacing import Pace
 from strandline.replay.alarms import Alarms
 from strandline.replay.guard import Guard, Owner
-from strandline.replay.health import Health, Refused, WhenDown
+from strandline.replay.health import Health, Refused, WhenDown, is_ours
 from strandline.replay.identity import marker
 from strandline.replay.leave import Leave
 from strandline.replay.outgoing import CapturedBody, outgoing
 from strandline.replay.retries import RetryPolicy
-from strandline.replay.session import Phase, Session, Work
+from strandline.replay.session import Phase, Place, Session, Work, place_of
 from strandline.replay.spool import Spool, Spools
 from strandline.replay.target import Later, Target
 from strandline.replay.timeline import Timeline
@@ -116,12 +116,12 @@ class Engine:
         self._policy = policy
         self._marks = marks
         self._keep = self.limits.keep
-        self._sessions: dict[ConnectionKey, Session] = {}
+        self._sessions: dict[Place, Session] = {}
         self._works: dict[Transaction, Work] = {}
         self._assigned: dict[int, Nanos] = {}
         self._slots = self.limits.concurrency
         self._queued: deque[Session] = deque()
-        self._flying: deque[tuple[Nanos, Session]] = deque()
+        self._exchanging: set[Session] = set()
         self._connecting: set[asyncio.Task[None]] = set()
         self._undecided = 0
         self.waiting_bytes = 0
@@ -133,10 +133,7 @@ class Engine:
 
     def on_request(self, transaction: Transaction) -> None:
         self.counters.requests += 1
-        session = self._sessions.get(transaction.key)
-        if session is None:
-            session = Session(self, transaction.key, transaction.record.partition, self._not_before(transaction))
-            self._sessions[transaction.key] = session
+        session = self._session_for(transaction)
         work = self._works[transaction] = Work(transaction, spool_of(transaction))
         self.waiting_bytes += work.spool.held
         session.add(work)
@@ -150,7 +147,7 @@ class Engine:
             return
         if transaction.answer is not None:
             self.waiting_bytes += work.spool.keep_too(transaction.answer.kept)
-        session = self._sessions[transaction.key]
+        session = self._sessions[place_of(transaction)]
         if session.phase is Phase.UNDECIDED and session.head is work:
             session.decide()
 
@@ -163,9 +160,22 @@ class Engine:
             self.counters.half += cause is Cause.END
             spool_of(transaction).release()
 
-    def on_close(self, key: ConnectionKey, partition: int, at: Nanos, cause: Cause) -> None:  # noqa: ARG002
-        if cause not in {Cause.REASSIGNED, Cause.END} and key in self._sessions:
-            self._sessions[key].end(at)
+    def on_close(self, key: ConnectionKey, partition: int, at: Nanos, cause: Cause) -> None:
+        session = self._sessions.get((partition, key))
+        if session is not None and cause not in {Cause.REASSIGNED, Cause.END}:
+            session.end(at)
+
+    def _session_for(self, transaction: Transaction) -> Session:
+        """What sends a transaction: the session of its connection, a new one where there is none of its generation."""
+        place, generation = place_of(transaction), transaction.record.generation
+        session = self._sessions.get(place)
+        if session is not None and session.generation != generation:
+            # The log is read anew from what is committed, and with it all that this one has left.
+            session.abort()
+            session = None
+        if session is None:
+            session = self._sessions[place] = Session(self, place, generation, self._not_before(transaction))
+        return session
 
     def _not_before(self, transaction: Transaction) -> Nanos:
         """A connection that another member may have had open when its partition came to us rests for a while."""
@@ -217,8 +227,9 @@ class Engine:
         self._slots -= 1
         return True
 
-    def free_slot(self) -> None:
+    def free_slot(self, session: Session) -> None:
         """An exchange with the target has ended."""
+        self._exchanging.discard(session)
         self._slots += 1
         while self._queued and self._slots:
             session = self._queued.popleft()
@@ -229,7 +240,7 @@ class Engine:
         """What to send now, and what later. Raises TransformFailed."""
         transaction, spool = work.transaction, work.spool
         captured = len(transaction.head)
-        if not work.head and captured:
+        if captured and (not work.head or self._transform.is_timely):
             work.head, work.body = self._transform.apply(transaction.head, CapturedBody(spool, captured))
             if self._marks:
                 record = transaction.record
@@ -243,7 +254,7 @@ class Engine:
         if not work.attempts:
             counters.sent += 1
             counters.lateness.add(now - work.due)
-        self._flying.append((now, session))
+        self._exchanging.add(session)
 
     def keep(self) -> int:
         """How much of an answer's body is kept: nothing while memory is short."""
@@ -280,7 +291,7 @@ class Engine:
 
     def gone(self, session: Session, left: Iterable[Work]) -> None:
         """A session has ended; what is left of it stays undone."""
-        self._sessions.pop(session.key, None)
+        self._sessions.pop(session.place, None)
         for work in left:
             self._works.pop(work.transaction, None)
             self.waiting_bytes -= work.spool.held
@@ -293,6 +304,10 @@ class Engine:
 
     def refused(self, work: Work, error: OSError | TimeoutError) -> Nanos | Refused:
         """A connection could not be made."""
+        if is_ours(error):
+            work.shortages += 1
+            return self._health.short(work.shortages, error)
+        work.refusals += 1
         return self._health.refused(work.refusals, error)
 
     def spawn(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
@@ -321,19 +336,9 @@ class Engine:
     def _sweep(self) -> None:
         """Give up on answers that do not come."""
         now, limit = self.clock.monotonic(), nanos(self.limits.answer_within)
-        slow: list[tuple[Nanos, Session]] = []
-        while self._flying:
-            began, session = self._flying[0]
-            if session.exchanging_since == began:
-                if now - began < limit:
-                    break
-                if now - session.sends_until < limit:
-                    # The source took long to send it, and so do we.
-                    slow.append((began, session))
-                else:
-                    session.give_up(f"no answer within {self.limits.answer_within.total_seconds():g} s")
-            self._flying.popleft()
-        self._flying.extend(slow)
+        for session in list(self._exchanging):
+            if now - session.sends_until >= limit:
+                session.give_up(f"no answer within {self.limits.answer_within.total_seconds():g} s")
         self._sweeping = self.loop.call_later(SWEEP, self._sweep)
 
     def close(self) -> None:
@@ -361,9 +366,9 @@ class Engine:
         """The requests that are not finished."""
         return list(self._works.values())
 
-    def session_of(self, key: ConnectionKey) -> Session | None:
-        """What replays a source connection now."""
-        return self._sessions.get(key)
+    def session_of(self, transaction: Transaction) -> Session | None:
+        """What replays a transaction's connection now."""
+        return self._sessions.get(place_of(transaction))
 
     @property
     def stalls(self) -> int:
@@ -379,10 +384,6 @@ class Engine:
     def in_flight(self) -> int:
         """How many exchanges with the target go on."""
         return self.limits.concurrency - self._slots
-
-    def work_of(self, transaction: Transaction) -> Work | None:
-        """What has become of a transaction that is not finished."""
-        return self._works.get(transaction)
 
 
 def spool_of(transaction: Transaction) -> Spool:

@@ -1,7 +1,13 @@
-"""Whether the target can be reached. While it cannot, the clock stands still and connections are tried one by one."""
+"""Whether the target can be reached. While it cannot, the clock stands still and connections are tried one by one.
+
+A connection that this machine cannot make, for want of file descriptors or ports, says nothing about the target. The
+clock runs on then: connections that the source closes are closed, and make room.
+"""
 
 import asyncio
+import errno
 import logging
+import socket
 import ssl
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,9 +22,24 @@ from strandline.units import Nanos
 
 BACKOFF = Backoff(first=Nanos(100_000_000), ceiling=Nanos(2_000_000_000), jitter=0)
 MOST_REFUSALS = 4
-"""So often a request may be refused a connection, by a target that takes others, before it has failed."""
+"""So often a request may be refused a connection, where the clock runs on, before it has failed."""
+OURS = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL}
+"""What is wrong with this machine, and not with the target."""
+
+REMEDY = "raise the limit on open files (ulimit -n) or on local ports"
 
 log = logging.getLogger(__name__)
+
+
+def is_ours(error: OSError | TimeoutError) -> bool:
+    """Whether a connection could not be made because of this machine."""
+    if isinstance(error, socket.gaierror):
+        # Without a descriptor no name can be looked up either, and the error does not tell that from a wrong name.
+        try:
+            socket.socket().close()
+        except OSError as cause:
+            error = cause
+    return error.errno in OURS
 
 
 class WhenDown(Enum):
@@ -57,11 +78,7 @@ class Health:
         self._when_down = when_down
         self._patience = patience
         self._probing: asyncio.Task[None] | None = None
-
-    @property
-    def is_down(self) -> bool:
-        """Whether the clock stands still for the target's sake."""
-        return self._probing is not None
+        self._is_short = False
 
     def refused(self, refusals: int, error: OSError | TimeoutError) -> Nanos | Refused:
         """A request was refused a connection, so often by now: how long to wait, or what else to do."""
@@ -69,10 +86,8 @@ class Health:
             problem = f"its certificate is not taken ({error.verify_message}); name its authority with --target-ca"
             self._fail(TargetRefused(self._target.url, problem))
             return Refused.PARK
-        if refusals >= MOST_REFUSALS:
-            return Refused.FAIL
         if self._when_down is WhenDown.FAIL:
-            return BACKOFF.delay(refusals, 0)
+            return Refused.FAIL if refusals >= MOST_REFUSALS else BACKOFF.delay(refusals, 0)
         if self._probing is None:
             log.warning("%s cannot be reached (%s): the clock stands still until it can", self._target.url, error)
             self._timeline.stop()
@@ -80,8 +95,19 @@ class Health:
             self._probing = asyncio.get_running_loop().create_task(self._probe())
         return Refused.PARK
 
+    def short(self, times: int, error: OSError | TimeoutError) -> Nanos | Refused:
+        """This machine could not make a request's connection, so often by now: how long to wait, or what else to do."""
+        if times * BACKOFF.ceiling / 1e9 > self._patience.total_seconds():
+            problem = f"no connection could be made from here in {times} attempts ({error}); {REMEDY}"
+            self._fail(TargetRefused(self._target.url, problem))
+            return Refused.PARK
+        if not self._is_short:
+            self._is_short = True
+            log.warning("no more connections to %s can be made for now (%s); %s", self._target.url, error, REMEDY)
+        return BACKOFF.delay(times, 0)
+
     async def _probe(self) -> None:
-        problem = ""
+        problem, now = "", "can be reached"
         try:
             async with asyncio.timeout(self._patience.total_seconds()):
                 attempt = 1
@@ -92,12 +118,16 @@ class Health:
                         await self._target.try_connection()
                         break
                     except OSError as error:
+                        if is_ours(error):
+                            # Nothing makes room while the clock stands still.
+                            now = "is tried"
+                            break
                         problem = str(error)
         except TimeoutError:
             self._fail(TargetDown(self._target.url, self._patience, problem))
             return
         stood = self._timeline.go_on()
-        log.warning("%s can be reached again; the clock stood still for %.1f s", self._target.url, stood / 1e9)
+        log.warning("%s %s again; the clock stood still for %.1f s", self._target.url, now, stood / 1e9)
         self._probing = None
         self._leave.restore(Reason.TARGET_DOWN)
 

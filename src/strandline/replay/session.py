@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 
 NEVER = Nanos(0)
 
+Place = tuple[int, ConnectionKey]
+"""A source connection on a partition. One that was open while its topic got more partitions lies on two of them."""
+
+
+def place_of(transaction: Transaction) -> Place:
+    """Where a transaction was captured."""
+    return transaction.record.partition, transaction.key
+
 
 class Phase(Enum):
     """What a session is at; the value says what its request waits for."""
@@ -68,6 +76,9 @@ class Work:
     """As it is sent, None where it is the captured one."""
     attempts: list[Attempt] = field(default_factory=list)
     refusals: int = 0
+    """How often the target did not take a connection for it."""
+    shortages: int = 0
+    """How often this machine could not make one."""
     error: str | None = None
     is_over: bool = False
 
@@ -79,11 +90,11 @@ class Work:
 
 
 class Session:
-    """Sends what one source connection sent."""
+    """Sends what one source connection sent, as far as it lies on one partition and came in one generation of it."""
 
-    def __init__(self, engine: "Engine", key: ConnectionKey, partition: int, not_before: Nanos) -> None:
-        self.key = key
-        self.partition = partition
+    def __init__(self, engine: "Engine", place: Place, generation: int, not_before: Nanos) -> None:
+        self.place = place
+        self.generation = generation
         self.phase = Phase.IDLE
         self.not_before = not_before
         self._engine = engine
@@ -93,7 +104,7 @@ class Session:
         self._has_slot = False
         self._began = Nanos(0)
         self.sends_until = Nanos(0)
-        """When the last piece of the request is due that is on its way."""
+        """When the last piece goes out of the request that is on its way; if the source took long, so do we."""
         self._close_at: Nanos | None = None
         self._is_stopping = False
 
@@ -199,7 +210,6 @@ class Session:
 
     def _refused(self, error: OSError | TimeoutError) -> None:
         work = self._queue[0]
-        work.refusals += 1
         verdict = self._engine.refused(work, error)
         if verdict is Refused.FAIL:
             self._fail(work, f"cannot connect to {self._engine.target.url}: {str(error) or 'no answer'}")
@@ -220,7 +230,7 @@ class Session:
             return
         self.phase = Phase.EXCHANGING
         self._began = engine.clock.monotonic()
-        self.sends_until = later[-1].due if later else self._began
+        self.sends_until = max(self._began, later[-1].due) if later else self._began
         engine.sending(self, work, self._began)
         connection.send(first, later, work.transaction.method, engine.keep(), self._answered)
 
@@ -229,11 +239,6 @@ class Session:
         work.error = problem
         # Not at once: thousands that fail one after the other would be one deep call.
         self._engine.loop.call_soon(self._over)
-
-    @property
-    def exchanging_since(self) -> Nanos | None:
-        """Since when it waits for the target, if it does."""
-        return self._began if self.phase is Phase.EXCHANGING else None
 
     def give_up(self, problem: str) -> None:
         """Wait for the target's answer no longer."""
@@ -288,10 +293,11 @@ class Session:
         if self.phase is not Phase.IDLE or self._close_at is None:
             return
         engine = self._engine
-        if not engine.leave.is_given:
+        due, reached = engine.timeline.due(self._close_at), engine.timeline.reached()
+        if not engine.leave.is_given and (reached is None or reached < self._close_at):
+            # The clock may stand still. To close needs no leave, so what was due before is closed.
             engine.leave.park(self._await_close)
             return
-        due = engine.timeline.due(self._close_at)
         if due > engine.clock.monotonic():
             engine.alarms.at(due, self._await_close)
             return
@@ -303,7 +309,12 @@ class Session:
     def _free_slot(self) -> None:
         if self._has_slot:
             self._has_slot = False
-            self._engine.free_slot()
+            self._engine.free_slot(self)
+
+    @property
+    def partition(self) -> int:
+        """Where its records are."""
+        return self.place[0]
 
     @property
     def is_to_close(self) -> bool:

@@ -35,6 +35,7 @@ class SignV4:
     region: str
     credentials: Any
     needs_body: bool = True
+    is_timely: bool = True
 
     def describe(self) -> str:
         return f"sign for AWS service {self.service} in {self.region}"

@@ -185,7 +185,7 @@ def _waits_for(work: Work, engine: Engine) -> tuple[str, float | None]:
     """What a request waits for, and for how long where that is known."""
     if work.is_over:
         return Phase.UNDECIDED.value, None
-    session = engine.session_of(work.transaction.key)
+    session = engine.session_of(work.transaction)
     if session is None or session.head is not work:
         return EARLIER, None
     phase = session.phase

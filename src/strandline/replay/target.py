@@ -169,7 +169,12 @@ class TargetConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Say good-bye."""
-        if self._transport is not None:
+        if self._transport is None:
+            return
+        if self._transport.get_write_buffer_size():
+            # It was answered before it was read, and may never be: to wait for that could take for ever.
+            self._transport.abort()
+        else:
             self._transport.close()
 
     def abort(self) -> None:

@@ -13,9 +13,9 @@ from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider, Span, S
 
 from strandline.replay.engine import UNSENT, Engine, spool_of
 from strandline.replay.retries import verdict
-from strandline.replay.session import Session, Work
+from strandline.replay.session import Place, Session, Work, place_of
 from strandline.units import Nanos
-from strandline.wire.transactions import Cause, ConnectionKey, Transaction
+from strandline.wire.transactions import Cause, Transaction
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -39,13 +39,14 @@ class TracedEngine(Engine):
         """Where spans go; to be called first."""
         self._tracer = tracer
         self._to_wall = self.clock.wall() - self.clock.monotonic()
-        self._connections: dict[ConnectionKey, tuple[Span, int]] = {}
+        self._connections: dict[Place, tuple[Span, int]] = {}
         """Each with when it began, which may lie ahead: requests are read before their time."""
         self._parents: dict[Transaction, Context] = {}
         """Of the transactions that have not come to an end."""
 
-    def on_request(self, transaction: Transaction) -> None:
-        if transaction.key not in self._connections:
+    def _session_for(self, transaction: Transaction) -> Session:
+        session = super()._session_for(transaction)
+        if session.place not in self._connections:
             begin = max(self.timeline.due(transaction.began), self.clock.monotonic()) + self._to_wall
             span = self._tracer.start_span(
                 "connection",
@@ -57,9 +58,9 @@ class TracedEngine(Engine):
                     "strandline.generation": transaction.record.generation,
                 },
             )
-            self._connections[transaction.key] = span, begin
+            self._connections[session.place] = span, begin
         self._adopt(transaction)
-        super().on_request(transaction)
+        return session
 
     def on_unsent(self, transaction: Transaction, cause: Cause) -> None:
         self._adopt(transaction)
@@ -67,8 +68,9 @@ class TracedEngine(Engine):
         super().on_unsent(transaction, cause)
 
     def _adopt(self, transaction: Transaction) -> None:
-        if transaction.key in self._connections:
-            self._parents[transaction] = trace.set_span_in_context(self._connections[transaction.key][0])
+        connection = self._connections.get(place_of(transaction))
+        if connection is not None:
+            self._parents[transaction] = trace.set_span_in_context(connection[0])
 
     def _finished(self, work: Work) -> None:
         self._tell(work)
@@ -80,7 +82,7 @@ class TracedEngine(Engine):
             work.error = work.error or GIVEN_UP
             self._tell(work)
         super().gone(session, undone)
-        span, begin = self._connections.pop(session.key)
+        span, begin = self._connections.pop(session.place)
         span.end(max(begin, self._now()))
 
     def close(self) -> None:

@@ -58,6 +58,8 @@ class Transform:
         self._edits_body = any(step.needs_body for step in self._steps)
         self.needs_body = self._edits_body or (self._auth is not None and self._auth.needs_body)
         """Whether any step must see the body. If not, no body is read."""
+        self.is_timely = self._auth is not None and self._auth.is_timely
+        """Whether what it makes is good for a while only, so that each attempt needs it anew."""
 
     def describe(self) -> list[str]:
         """What will be rewritten, a line each, without secrets."""

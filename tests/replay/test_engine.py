@@ -1,0 +1,162 @@
+"""The engine without Kafka: sessions by partition and generation, what ends them, and what each attempt sends."""
+
+import asyncio
+import gc
+import weakref
+from datetime import timedelta
+
+import pytest
+import uvloop
+from opentelemetry.sdk.trace import TracerProvider
+
+from strandline.clock import ManualClock, SystemClock
+from strandline.replay.alarms import Alarms
+from strandline.replay.auth import AuthConfig, SigV4Config
+from strandline.replay.engine import Engine, Limits
+from strandline.replay.target import Target, TargetConnection
+from strandline.replay.tracing import TracedEngine
+from strandline.replay.transforms import Transform, TransformConfig
+from strandline.units import Nanos
+from strandline.wire.traffic import Recording
+from tests.replay.stand import Stand, standing
+from tests.replay.support import BEGIN, MS, OK, Held, Peer, Said, connection, get, post, serving, until
+
+
+def one(path: str, at: float = 0) -> list[bytes]:
+    """A connection named c with one request."""
+    return connection("c", [Said(at, get(path))])
+
+
+def trace(stand: Stand) -> None:
+    if isinstance(stand.engine, TracedEngine):
+        stand.engine.trace_to(TracerProvider().get_tracer("test"))
+
+
+def test_a_connection_on_two_partitions_loses_only_what_lies_on_the_one_that_goes() -> None:
+    async def main(kind: type[Engine]) -> None:
+        held = Held("/one", "/two")
+        async with serving(held) as server, standing(server, kind) as stand:
+            trace(stand)
+            stand.feed(one("/one"), partition=0)
+            stand.feed(one("/two"), partition=1)
+            await until(lambda: sorted(server.paths) == ["/one", "/two"], "both are on their way")
+            await stand.engine.stop([0], timedelta(0))
+            assert [session.partition for session in stand.engine.sessions] == [1]
+            held.let_go()
+            await until(lambda: stand.paths == ["/two"], "the other one is answered")
+
+    uvloop.run(main(Engine))
+    uvloop.run(main(TracedEngine))
+
+
+def test_a_session_of_an_earlier_generation_is_gone_when_a_request_of_a_new_one_comes() -> None:
+    async def main(kind: type[Engine]) -> None:
+        held = Held("/old")
+        async with serving(held) as server, standing(server, kind) as stand:
+            trace(stand)
+            stand.feed(one("/old"), generation=1)
+            await until(lambda: server.paths == ["/old"], "the first is on its way")
+            stand.feed(one("/new"), generation=2)
+            (session,) = stand.engine.sessions
+            assert session.generation == 2
+            await until(lambda: stand.paths == ["/new"], "the second is answered, and the first never")
+            assert [arrival.connection for arrival in server.arrivals] == [1, 2]
+            assert (stand.engine.in_flight, stand.engine.waiting_bytes) == (0, 0)
+
+    uvloop.run(main(Engine))
+    uvloop.run(main(TracedEngine))
+
+
+def test_a_session_that_is_closed_is_let_go_though_an_older_exchange_goes_on() -> None:
+    async def main() -> None:
+        async with serving(Held("/hangs")) as server, standing(server) as stand:
+            stand.feed(connection("slow", [Said(0, get("/hangs"))]))
+            await until(lambda: server.paths == ["/hangs"], "the first is on its way")
+            stand.feed(connection("quick", [Said(1, get("/quick"))], close_at=2))
+            sessions = [weakref.ref(session) for session in stand.engine.sessions]
+            await until(lambda: stand.paths == ["/quick"] and len(server.open) == 1, "the second is over")
+            gc.collect()
+            assert [session() is None for session in sessions] == [False, True]
+
+    uvloop.run(main())
+
+
+def test_the_time_for_an_answer_begins_when_a_request_that_came_slowly_is_sent() -> None:
+    content = post("/slow", b"12345")
+    recording = Recording("node", "c")
+    recording.read(Nanos(BEGIN), content[:-1])
+    recording.read(Nanos(BEGIN + 900 * MS), content[-1:])
+    recording.end_of_request(Nanos(BEGIN + 900 * MS))
+
+    async def main() -> None:
+        limits = Limits(answer_within=timedelta(seconds=0.2))
+        async with serving(Held("/slow")) as server, standing(server, limits=limits) as stand:
+            stand.feed(recording.take())
+            (work,) = stand.engine.works
+            await until(lambda: work.attempts, "the first attempt is given up")
+            first = work.attempts[0]
+            assert first.error == "no answer within 0.2 s"
+            assert first.ended - first.sent >= 1_000 * MS
+
+    uvloop.run(main())
+
+
+class Watched(TargetConnection):
+    """Tells when it is gone."""
+
+    is_lost = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.is_lost = True
+
+
+def test_a_target_that_answers_and_reads_no_more_does_not_keep_its_connection() -> None:
+    async def main() -> None:
+        loop, clock = asyncio.get_running_loop(), SystemClock()
+        alarms = Alarms(loop, clock)
+        made = Watched(clock, alarms, lambda: True, lambda _: None)
+        status = loop.create_future()
+
+        async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            await until(lambda: made.is_lost, "the connection is closed")
+            writer.close()
+
+        server = await asyncio.start_server(refuse, "127.0.0.1", 0, limit=1024)
+        await Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}").connect(lambda: made)
+        content = post("/", bytes(32 << 20))
+        made.send(content, (), b"POST", 1024, lambda answer, _: status.set_result(answer and answer.status))
+        await until(lambda: made.is_lost, "the connection is closed")
+        assert await status == 413
+        server.close()
+        alarms.close()
+
+    uvloop.run(main())
+
+
+def test_each_attempt_is_signed_at_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    wall = ManualClock(BEGIN)
+    config = TransformConfig(auth=AuthConfig(sigv4=SigV4Config(service="es", region="eu-west-1")))
+
+    async def refuse_first(peer: Peer, _request: bytes) -> None:
+        is_first = not wall.monotonic()
+        wall.advance(Nanos(3_600_000 * MS))
+        peer.write(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n" if is_first else OK)
+
+    async def main() -> None:
+        async with serving(refuse_first) as server:
+            transform = Transform(f"127.0.0.1:{server.port}", config, wall)
+            async with standing(server, transform=transform) as stand:
+                stand.feed(one("/"))
+                await until(lambda: stand.paths == ["/"], "it is answered")
+            first, second = server.arrivals
+            assert first.header("X-Amz-Date") == "20260528T202640Z"
+            assert second.header("X-Amz-Date") == "20260528T212640Z"
+            assert first.header("Authorization") != second.header("Authorization")
+            assert first.mark == second.mark
+
+    uvloop.run(main())
