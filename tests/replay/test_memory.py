@@ -114,7 +114,7 @@ def test_reading_waits_while_whole_requests_fill_the_memory_and_goes_on_when_the
     kafka: KafkaCluster, topic: str
 ) -> None:
     body = bytes(100_000)
-    count = 150
+    count = 400  # more than a member takes before it is told to pause: 16 MiB and 100 records
     connections = {f"c{n}": connection(f"c{n}", [Said(n / 10, post(f"/{n}", body))]) for n in range(count)}
     capture(kafka.address, topic, connections)
     held = Held(*(f"/{n}" for n in range(count)))

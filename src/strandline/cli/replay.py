@@ -150,6 +150,8 @@ def replay(
     rehearse
         Send nothing and commit nothing: read the capture, as far as it goes now, and print what would be sent.
     """
+    # Where a function or a policy that is named module:name is looked for too, as by `python -m`.
+    sys.path.append(str(Path.cwd()))
     place = Target(target, tls=_tls(target_ca))
     transform = Transform(place.authority, load(config, TransformConfig) if config is not None else None)
     reach: dict[str, object] = {

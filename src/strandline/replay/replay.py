@@ -47,6 +47,8 @@ AT_A_TIME = Nanos(1_000_000)
 """How long records are taken before other things have their turn."""
 GATHER_MS = 10
 """How long results wait for others to be written with. Nobody waits for them but the next commit."""
+AT_ONCE = 100
+"""How many records the polling thread takes at once: it keeps the interpreter for as long."""
 HAND_OVER = timedelta(seconds=5)
 """What requests on their way have when their partition is wanted back."""
 SAFE_WITHIN = timedelta(seconds=2)
@@ -176,6 +178,7 @@ class Replay:
         self.member = GroupMember(
             plan.kafka,
             [plan.topic],
+            poll_records=AT_ONCE,
             hand_over=HAND_OVER + SAFE_WITHIN + timedelta(seconds=1),
         )
         self.engine = (Engine if self._tracer is None else TracedEngine)(

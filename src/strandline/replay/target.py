@@ -39,13 +39,16 @@ class Target:
             port = parts.port
         except ValueError:
             raise OptionError(f"target '{url}' has no port that can be") from None
+        if "@" in parts.netloc:
+            # Without the address, which holds a password perhaps.
+            raise OptionError("a target has no user in its address; name them in --config, as auth: {basic: ...}")
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or parts.query:
             raise OptionError(f"target '{url}' is not like http://host:port or https://host:port")
         self.url = url.rstrip("/")
         self.host = parts.hostname
         self.is_secure = parts.scheme == "https"
         self.port = port or (443 if self.is_secure else 80)
-        self.authority = parts.netloc.rpartition("@")[2]
+        self.authority = parts.netloc
         """What the header Host says."""
         self._tls = (tls or ssl.create_default_context()) if self.is_secure else None
 
