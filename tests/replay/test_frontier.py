@@ -35,9 +35,15 @@ class Open:
 class Member:
     """A member without sockets: the accumulator's sink, with claims that go back to Progress."""
 
-    def __init__(self, progress: Progress, finished: Callable[[Transaction], None]) -> None:
+    def __init__(
+        self,
+        progress: Progress,
+        finished: Callable[[Transaction], None],
+        gave_up: Callable[[ConnectionKey], None] = lambda _: None,
+    ) -> None:
         self.progress = progress
         self.finished = finished
+        self.gave_up = gave_up
         self.open: dict[Transaction, Open] = {}
         self.accumulator = Accumulator(self, Spools(1 << 20).make, expire_after=EXPIRY)
 
@@ -51,6 +57,8 @@ class Member:
             self.finish(found)
 
     def on_unsent(self, transaction: Transaction, cause: Cause) -> None:
+        if cause is Cause.EXPIRED:
+            self.gave_up(transaction.key)
         if cause not in {Cause.REASSIGNED, Cause.END}:
             self.finished(transaction)
             transaction.release()
@@ -92,6 +100,10 @@ class Log(RuleBasedStateMachine):
             self._read()
         for transaction in self.member.open:
             wanted[transaction.id] = {record.offset for record in transaction.anchors}
+        self.connections = {transaction.id: transaction.key for transaction in self.member.open}
+        self.pipelined = {
+            ConnectionKey("n", f"c{n}") for n, (*_, is_pipelined) in enumerate(connections) if is_pipelined
+        }
         self.wanted = wanted
         """Every whole request by its id, with the records that hold it."""
         self.done: set[str] = set()
@@ -122,8 +134,14 @@ class Log(RuleBasedStateMachine):
 
     def _begin(self) -> None:
         self.progress.assign([PLACE])
-        self.member = Member(self.progress, lambda transaction: self.done.add(transaction.id))
+        self.member = Member(self.progress, lambda transaction: self.done.add(transaction.id), self._give_up)
         self.next = self.committed
+
+    def _give_up(self, key: ConnectionKey) -> None:
+        """A connection went silent inside a request: of what follows it, pipelined requests cannot be told apart."""
+        if key in self.pipelined:
+            for name in [name for name, owner in self.connections.items() if owner == key]:
+                self.wanted.pop(name, None)
 
     def _read(self) -> None:
         claim = self.progress.register(PLACE, self.next, Nanos(0))
