@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -316,7 +317,9 @@ def test_a_broker_that_goes_and_comes_back_is_waited_for(kafka: KafkaCluster, ca
             await asyncio.to_thread(write_records, kafka.address, "comes-back", [b"x"] * 5)
             await reader.read_until(lambda: reader.offsets()[-1] == 24)
             await asyncio.to_thread(wait_for, lambda: "is back" in caplog.text, "it is found again")
-            assert caplog.text.count("is away") == 1
+            # A broker that comes up may go again for a moment; what is told is every change, and nothing twice.
+            told = re.findall("is away|is back", caplog.text)
+            assert told == ["is away", "is back"] * (len(told) // 2)
 
     asyncio.run(read())
     assert committed(kafka, "comes-back") == [10]
