@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from strandline.errors import BrokerRefused, BrokerUnreachable, OptionError
+from strandline.kafka.librdkafka import SAFE
 
 POLL_S = 0.2
 GATHER_S = 0.02
@@ -25,10 +26,7 @@ GATHER_S = 0.02
 TOPIC_TIMEOUT_S = 5.0
 LEADER_RETRY_S = 0.05
 OURS: dict[str, str | int | float | bool] = {
-    "acks": "all",
-    "enable.idempotence": True,
-    # With more, the first record of a new topic may be reported safe and be lost (KAFKA-15591).
-    "max.in.flight.requests.per.connection": 1,
+    **SAFE,
     # Bounded by the buffer, not by time: a record is not given up while there is room for it.
     "message.timeout.ms": 0,
     "queue.buffering.max.messages": 0,

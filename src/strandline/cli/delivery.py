@@ -12,6 +12,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from strandline.clock import SystemClock
 from strandline.errors import AuthenticationFailed, BrokerRefused, BrokerUnreachable, OptionError, StrandlineError
+from strandline.kafka.librdkafka import SAFE
 from strandline.units import Nanos
 
 ANSWER_WITHIN = 10.0
@@ -45,10 +46,7 @@ class Delivery:
                     "compression.type": "lz4",
                     **settings,
                     **own,
-                    "acks": "all",
-                    "enable.idempotence": True,
-                    # With more, the first record of a new topic may be reported safe and be lost (KAFKA-15591).
-                    "max.in.flight.requests.per.connection": 1,
+                    **SAFE,
                     "delivery.timeout.ms": int(DELIVER_WITHIN * 1000),
                     "message.max.bytes": MOST_MESSAGE,
                     "queue.buffering.max.kbytes": QUEUE_BYTES >> 10,

@@ -10,6 +10,13 @@ from strandline.errors import AuthenticationFailed, BrokerRefused, KafkaError, O
 
 Client = TypeVar("Client")
 
+# What every producer of ours has: a record is reported safe when all replicas have it, once.
+SAFE: dict[str, str | int | float | bool] = {
+    "acks": "all",
+    "enable.idempotence": True,
+    # With more, the first record of a new topic may be reported safe and be lost (KAFKA-15591).
+    "max.in.flight.requests.per.connection": 1,
+}
 # They say that somebody is not to be reached now, which passes.
 AWAY = frozenset({Code._ALL_BROKERS_DOWN, Code._TRANSPORT, Code._RESOLVE, Code._TIMED_OUT})
 

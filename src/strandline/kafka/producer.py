@@ -12,16 +12,10 @@ from confluent_kafka import KafkaError as Code
 from confluent_kafka import KafkaException, Message, Producer
 
 from strandline.errors import KafkaError, OptionError, PublisherFull
-from strandline.kafka.librdkafka import client, translated
+from strandline.kafka.librdkafka import SAFE, client, translated
 
 Done = Callable[[KafkaError | None], object]
 
-OURS = {
-    "acks": "all",
-    "enable.idempotence": True,
-    # With more, the first record of a new topic may be reported safe and be lost (KAFKA-15591).
-    "max.in.flight.requests.per.connection": 1,
-}
 DEFAULTS = {"queue.buffering.max.kbytes": 64 << 10, "linger.ms": 2}
 CLOSE_WITHIN = 2.0
 
@@ -33,9 +27,9 @@ class Publisher:
     """
 
     def __init__(self, settings: Mapping[str, object], *, report_every: timedelta = timedelta(milliseconds=2)) -> None:
-        for name in sorted(OURS.keys() & settings.keys()):
-            raise OptionError(f"'{name}' cannot be set for a publisher; it is {str(OURS[name]).lower()}")
-        self._producer = client(Producer, {**DEFAULTS, **settings, **OURS})
+        for name in sorted(SAFE.keys() & settings.keys()):
+            raise OptionError(f"'{name}' cannot be set for a publisher; it is {str(SAFE[name]).lower()}")
+        self._producer = client(Producer, {**DEFAULTS, **settings, **SAFE})
         self._every = report_every.total_seconds()
         self._outstanding = 0
         self._timer: asyncio.TimerHandle | None = None
