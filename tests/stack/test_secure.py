@@ -70,9 +70,8 @@ def test_who_has_another_password_or_name_is_refused(secure_kafka: KafkaCluster,
 def test_a_client_that_does_not_know_the_authority_does_not_believe_the_broker(secure_kafka: KafkaCluster) -> None:
     settings = secure_kafka.secure_settings()
     del settings["ssl.ca.location"]
-    error = first_error(settings)
-    assert error.code() == KafkaError._SSL
-    assert "certificate verify failed" in error.str()
+    # By code librdkafka says SSL, or TRANSPORT when it sees first that the connection ended on that.
+    assert "certificate verify failed" in first_error(settings).str()
 
 
 def test_the_certificate_is_for_this_machine_and_strictly_valid(secure_kafka: KafkaCluster) -> None:

@@ -36,9 +36,10 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        """Stop the loop and its threads."""
+        """End what still runs, then stop the loop and its threads."""
         if not self._loop.is_closed():
             # On the loop itself: the caller's thread may have a loop of its own that runs.
+            self.do(_cancel_tasks())
             self.do(self._loop.shutdown_default_executor())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
