@@ -1,0 +1,1 @@
+"""A small shop and its customers: traffic to capture, and a changed version to replay it against."""
