@@ -125,10 +125,12 @@ class Up:
                 stream.close()
 
 
-def run_strandline(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+def run_strandline(
+    *arguments: str | Path, timeout: float = TIMEOUT, **options: Any
+) -> subprocess.CompletedProcess[str]:
     """A command of `strandline` that ends by itself."""
     command = [sys.executable, "-m", "strandline", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, **options)
 
 
 def write_records(

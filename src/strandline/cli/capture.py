@@ -36,6 +36,7 @@ def capture(
     to: str | None = None,
     kafka: str | None = None,
     topic: str | None = None,
+    partitions: int | None = None,
     node_id: str | None = None,
     reliable: Literal["mutating", "all", "none"] | None = None,
     release_after: float | None = None,
@@ -61,6 +62,8 @@ def capture(
         127.0.0.1:9092.
     topic
         Where the records go: logging-traffic-topic unless told otherwise; made when it is not there.
+    partitions
+        How many partitions the topic gets when it is made; as many as the broker gives unless told otherwise.
     node_id
         The name of this proxy in the records; the machine's unless told otherwise.
     reliable
@@ -92,6 +95,7 @@ def capture(
         "kafka": kafka,
         "kafka_config": None if kafka_config is None else str(kafka_config),
         "topic": topic,
+        "partitions": partitions,
         "node_id": node_id,
         "reliable": reliable,
         "release_after_s": release_after,
@@ -103,6 +107,8 @@ def capture(
     whole = msgspec.structs.replace(read, **{name: value for name, value in given.items() if value is not None})
     if not 0 <= whole.sample <= 1:
         raise OptionError("--sample takes 0 to 1")
+    if whole.partitions is not None and not 1 <= whole.partitions <= 10_000:
+        raise OptionError("--partitions takes 1 to 10000")
     if not 0 < whole.release_after_s <= 86_400:
         raise OptionError("--release-after takes seconds, more than 0")
     file = None if whole.kafka_config is None else Path(whole.kafka_config)

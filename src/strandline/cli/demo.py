@@ -1,168 +1,151 @@
-"""`strandline demo`: a consumer that finishes records out of order is cut off half-way, and nothing is lost."""
+"""`strandline demo`: a shop's traffic is captured, replayed on Spark against the shop's next version, and compared.
 
-import heapq
+What it does is what a user would do: it runs the commands, and shows each of them.
+"""
+
+import asyncio
 import random
-import time
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+import shlex
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated
 
-from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
-from rich.console import Console, RenderableType
-from rich.live import Live
-from rich.table import Table
+from cyclopts import Parameter
 
 from strandline.cli.signals import on_stop_request
-from strandline.clock import SystemClock
-from strandline.errors import StrandlineError
-from strandline.kafka.partition import Partition
-from strandline.kafka.progress import Claim, Progress
+from strandline.demo.customers import visit
+from strandline.demo.serving import serving
+from strandline.demo.shop import NONE, PLANTED, Changes, Shop
+from strandline.errors import OptionError, StrandlineError
 from strandline.stack import Stack
-from strandline.units import Nanos
 
-TOPIC = "tide"
+TOPIC = "shop"
+RESULTS, AGAIN = "shop-results", "shop-results-again"
 PARTITIONS = 4
-RECORDS = 20_000
-# Read no further ahead of the frontier than this: it bounds what repeats after a crash.
-MOST_REPEATS = 500
-SLOWEST_MS = 60
-TIMEOUT = 60.0
-REFRESH_PER_S = 8
-
-clock = SystemClock()
+WORKERS = 2
+SPEEDUP = 2
+LONGEST_S = 600.0
+STEP_WITHIN_S = 600.0
+END_WITHIN_S = 30.0
+ADDRESS = re.compile(r"capturing http://127\.0\.0\.1:(\d+) ")
 
 
-def demo() -> None:
-    """Show on a real Kafka that progress is never marked past what has been finished."""
-    console = Console()
+def demo(
+    *,
+    seconds: float = 20.0,
+    changes: Annotated[bool, Parameter(negative="--no-changes")] = True,
+    seed: int = 1,
+    out: Path = Path("demo-report"),
+) -> None:
+    """Capture a shop's traffic, replay it at twice the speed against the next version, and find what has changed.
+
+    Parameters
+    ----------
+    seconds
+        For how long customers come.
+    changes
+        Whether the next version has its three changes: a search that is slower, a field with another name, orders that
+        fail now and then. Without them the report has nothing to find.
+    seed
+        Another number, other customers.
+    out
+        Where the report goes.
+    """
+    if not 0 < seconds <= LONGEST_S:
+        raise OptionError(f"--seconds takes more than 0, and {LONGEST_S:g} at most")
     stack = Stack(["kafka"])
-    with on_stop_request(stack.cancelled.set):
-        console.print("Starting a real Kafka broker ...")
-        with stack:
-            try:
-                first, committed, second = _cut_off_half_way(stack, console)
-            except (KafkaException, TimeoutError) as error:
-                reason = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
-                raise StrandlineError(f"Kafka at {stack.kafka[0].address}: {reason}") from error
-    _tell(console, first, second, committed)
+    say("Starting a real Kafka broker ...")
+    with on_stop_request(stack.cancelled.set), stack:
+        asyncio.run(_until_stopped(stack, PLANTED if changes else NONE, seconds, seed, out))
+    say(f"\nThe report: {(out / 'report.html').resolve()}")
 
 
-def _cut_off_half_way(stack: Stack, console: Console) -> tuple[Counter[str], int, Counter[str]]:
-    bootstrap = stack.kafka[0].address
-    console.print(f"Writing {RECORDS:,} records to {PARTITIONS} partitions of '{TOPIC}' on {bootstrap} ...")
-    _write_records(bootstrap)
-    first = _consume(bootstrap, stack, console, "first consumer, to be cut off half-way", stop_after=RECORDS // 2)
-    committed = sum(_committed(bootstrap).values())
-    second = _consume(bootstrap, stack, console, "second consumer, from the committed frontier")
-    return first, committed, second
+async def _until_stopped(stack: Stack, changes: Changes, seconds: float, seed: int, out: Path) -> None:
+    loop = asyncio.get_running_loop()
+    work = asyncio.create_task(_show(stack.kafka[0].address, changes, seconds, seed, out))
+
+    def stop() -> None:
+        loop.call_soon_threadsafe(work.cancel)
+
+    with on_stop_request(stop):
+        try:
+            await work
+        except asyncio.CancelledError:
+            raise StrandlineError("the demo was stopped") from None
 
 
-def _write_records(bootstrap: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(timeout=TIMEOUT)
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "queue.buffering.max.messages": RECORDS})
-    for number in range(RECORDS):
-        producer.produce(TOPIC, value=str(number), partition=number % PARTITIONS)
-    if producer.flush(TIMEOUT):
-        raise StrandlineError(f"the broker at {bootstrap} did not take all records within {TIMEOUT:g} s")
+async def _show(kafka: str, changes: Changes, seconds: float, seed: int, out: Path) -> None:
+    async with serving(Shop()) as shop, _capturing(shop, kafka) as front:
+        say(f"Customers come for {seconds:g} seconds ...")
+        made = await visit(front, seconds, random.Random(seed))  # noqa: S311  (any customers will do)
+        say(f"They made {made:,} requests.")
+    replay = ("replay", "--topic", TOPIC, "--kafka", kafka, "--until", "live")
+    async with serving(Shop(changes)) as target:
+        to = ("--target", f"http://127.0.0.1:{target}", "--group", "demo", "--results-topic", RESULTS)
+        await _run(*replay, *to, "--speedup", str(SPEEDUP), "--workers", str(WORKERS))
+    say("Once more against the same version, as fast as it can be: what differs between the two runs is noise.")
+    async with serving(Shop(changes)) as target:
+        to = ("--target", f"http://127.0.0.1:{target}", "--group", "demo-again", "--results-topic", AGAIN)
+        await _run(*replay, *to, "--speedup", "max")
+    named = ("--title", "The shop and its next version", "--out", str(out))
+    await _run("report", "--results", RESULTS, "--baseline", AGAIN, "--kafka", kafka, *named)
 
 
-@contextmanager
-def _consumer(bootstrap: str) -> Iterator[Consumer]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "demo", "enable.auto.commit": False})
+@asynccontextmanager
+async def _capturing(shop: int, kafka: str) -> AsyncIterator[int]:
+    """A capture in front of the shop, on a port that is given."""
+    to = ("--listen", "127.0.0.1:0", "--to", f"http://127.0.0.1:{shop}", "--kafka", kafka)
+    into = ("--topic", TOPIC, "--partitions", str(PARTITIONS))
+    async with _command("capture", *to, *into, stdout=asyncio.subprocess.PIPE) as process:
+        assert process.stdout is not None  # noqa: S101  (asked for)
+        async with asyncio.timeout(STEP_WITHIN_S):
+            line = (await process.stdout.readline()).decode()
+        found = ADDRESS.match(line)
+        if found is None:
+            raise StrandlineError("the capture did not start; it has said why above")
+        say(line.rstrip())
+        yield int(found[1])
+        process.send_signal(signal.SIGINT)
+        await _end(process, "capture")
+
+
+async def _run(*arguments: str) -> None:
+    async with _command(*arguments) as process:
+        await _end(process, arguments[0])
+
+
+@asynccontextmanager
+async def _command(*arguments: str, stdout: int | None = None) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A command of ours, which has ended when this is left."""
+    say(f"\n$ strandline {shlex.join(arguments)}")
+    # In a group of its own: a terminal's Ctrl-C is for us, and we end it in good order.
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "strandline", *arguments, stdout=stdout, process_group=0
+    )
     try:
-        yield consumer
+        yield process
     finally:
-        consumer.close()
+        if process.returncode is None:
+            process.terminate()
+            try:
+                async with asyncio.timeout(END_WITHIN_S):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
 
 
-def _committed(bootstrap: str) -> dict[Partition, int]:
-    with _consumer(bootstrap) as consumer:
-        wanted = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
-        return {Partition(p.topic, p.partition): max(p.offset, 0) for p in consumer.committed(wanted, timeout=TIMEOUT)}
+async def _end(process: asyncio.subprocess.Process, name: str) -> None:
+    async with asyncio.timeout(STEP_WITHIN_S):
+        code = await process.wait()
+    if code:
+        raise StrandlineError(f"strandline {name} ended with exit code {code}; it has said why above")
 
 
-def _consume(bootstrap: str, stack: Stack, console: Console, title: str, stop_after: int = RECORDS) -> Counter[str]:
-    """Read and finish records until all are finished, or until so many have been: then leave without a last commit."""
-    start = _committed(bootstrap)
-    left = RECORDS - sum(start.values())
-    progress = Progress()
-    progress.assign(start)
-    finished: Counter[str] = Counter()
-    flying: list[tuple[Nanos, Claim, str]] = []
-    marks = dict(start)
-    chance = random.Random(4)  # noqa: S311  (any order will do)
-    deadline = time.monotonic() + TIMEOUT
-    with (
-        _consumer(bootstrap) as consumer,
-        Live(console=console, refresh_per_second=REFRESH_PER_S, transient=True) as live,
-    ):
-        consumer.assign([TopicPartition(p.topic, p.number, offset) for p, offset in start.items()])
-        while finished.total() < min(left, stop_after):
-            if stack.cancelled.is_set():
-                raise StrandlineError("the demo was stopped")
-            failure = stack.failure()
-            if failure is not None:
-                raise failure
-            if time.monotonic() > deadline:
-                raise StrandlineError(f"the demo did not finish within {TIMEOUT:g} s")
-            for message in _read(consumer, MOST_REPEATS - progress.beyond()):
-                claim, value = _take(progress, message)
-                heapq.heappush(
-                    flying, (Nanos(clock.monotonic() + chance.randrange(SLOWEST_MS) * 1_000_000), claim, value)
-                )
-            while flying and flying[0][0] <= clock.monotonic():
-                _, claim, value = heapq.heappop(flying)
-                finished[value] += 1
-                progress.done(claim)
-            commits = progress.take_commits()
-            if commits:
-                marks.update(commits)
-                consumer.commit(
-                    offsets=[TopicPartition(p.topic, p.number, o) for p, o in commits.items()], asynchronous=False
-                )
-            live.update(_picture(title, progress, marks, finished))
-    console.print(_picture(title, progress, marks, finished))
-    return finished
-
-
-def _read(consumer: Consumer, room: int) -> list[Message]:
-    messages: list[Message] = consumer.consume(room, timeout=0.005) if room else []
-    for message in messages:
-        error = message.error()
-        if error is not None:
-            raise KafkaException(error)
-    return messages
-
-
-def _take(progress: Progress, message: Message) -> tuple[Claim, str]:
-    partition = Partition(str(message.topic()), int(message.partition() or 0))
-    value = message.value() or b""
-    return progress.register(partition, int(message.offset() or 0), clock.monotonic()), bytes(value).decode()
-
-
-def _picture(title: str, progress: Progress, marks: dict[Partition, int], finished: Counter[str]) -> RenderableType:
-    table = Table(title=f"{title}: {finished.total():,} finished", title_justify="left")
-    for column in ("partition", "committed", "in flight", "held by offset", "for"):
-        table.add_column(column, justify="right", min_width=10)
-    now = clock.monotonic()
-    for partition, mark in sorted(marks.items()):
-        oldest = progress.oldest(partition, now)
-        held = ("", "") if oldest is None else (f"{oldest.position:,}", f"{oldest.age / 1e6:.0f} ms")
-        table.add_row(str(partition.number), f"{mark:,}", f"{progress.in_flight(partition):,}", *held)
-    return table
-
-
-def _tell(console: Console, first: Counter[str], second: Counter[str], committed: int) -> None:
-    seen = first + second
-    lost = RECORDS - len(seen)
-    repeated = seen.total() - len(seen)
-    console.print(f"The first finished {first.total():,} records and had {committed:,} committed when it was cut off.")
-    console.print(f"Finished in all: {len(seen):,} of {RECORDS:,}.  Lost: {lost}.  Repeated: {repeated}.")
-    console.print(f"(What was finished beyond the frontier is repeated; it reads at most {MOST_REPEATS} ahead of it.)")
-    if lost:
-        raise StrandlineError(f"{lost} records were lost")
-    if repeated > MOST_REPEATS:
-        raise StrandlineError(f"{repeated} records were repeated, more than {MOST_REPEATS}")
+def say(line: str) -> None:
+    """A line for the user, before what the next command says."""
+    print(line, flush=True)
