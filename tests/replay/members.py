@@ -84,12 +84,14 @@ def assert_all_came_in_order(arrivals: list[Arrival], connections: int, requests
     assert by_connection == {f"c{c}": list(range(requests)) for c in range(connections)}
 
 
-def turns(arrivals: list[Arrival]) -> dict[str, list[str]]:
-    """Which members served each connection, one after the other."""
-    by_connection: dict[str, list[str]] = defaultdict(list)
+def assert_never_served_by_two_at_once(arrivals: list[Arrival]) -> None:
+    """Once a source connection is served over another connection to the target, nothing comes over the one before."""
+    over: dict[str, list[int]] = defaultdict(list)
     for arrival in arrivals:
-        by_connection[arrival.path.split("/")[1]].append(member(arrival))
-    return {name: [who for who, _ in groupby(served)] for name, served in by_connection.items()}
+        over[arrival.path.split("/")[1]].append(arrival.connection)
+    for name, used in over.items():
+        runs = [number for number, _ in groupby(used)]
+        assert len(runs) == len(set(runs)), f"{name} was served over {runs}"
 
 
 def place(arrival: Arrival) -> tuple[int, int]:

@@ -117,9 +117,9 @@ def test_the_close_of_the_source_comes_at_its_time_and_not_before(kafka: KafkaCl
                 await until(lambda: len(server.arrivals) == 3, "all arrive")
                 await until(lambda: 1 in server.closed, "the first is closed")
                 assert 2 in server.open or server.closed[2] >= due(run, 700)
+            await until(lambda: not server.open, "no connection is left")
             assert server.closed[1] >= due(run, 300)
             assert server.closed[2] >= due(run, 700)
-            assert not server.open
 
     asyncio.run(main())
 

@@ -38,7 +38,7 @@ def test_a_signal_lets_what_is_on_its_way_end_and_commits_it(kafka: KafkaCluster
             await until(lambda: server.open == {on_hold}, "the other connection is closed")
             held.let_go()
             assert await one.end() == 0, one.log
-            assert not server.open
+            await until(lambda: not server.open, "no connection is left")
             assert sorted(server.paths) == ["/1", "/hold"]
             assert "2 of 3 requests sent" in one.log
 

@@ -100,7 +100,7 @@ def test_a_target_that_goes_away_in_the_middle_gets_the_rest_when_it_is_back(kaf
             assert gone < 20
             assert list(dict.fromkeys(server.paths)) == [f"/{number}" for number in range(20)]
             assert run.engine.counters.failed == 0
-            assert not server.open
+            await until(lambda: not server.open, "no connection is left")
 
     uvloop.run(main())
     assert committed(kafka.address, topic) == [21]
@@ -219,7 +219,7 @@ def test_an_answer_that_does_not_come_in_time_is_given_up(kafka: KafkaCluster, t
             limits = Limits(answer_within=timedelta(seconds=0.2))
             await replay(plan(kafka.address, topic, server, limits=limits, results=tmp_path / "results.jsonl"))
             assert server.paths == ["/1"] * 4
-            assert not server.open
+            await until(lambda: not server.open, "no connection is left")
 
     uvloop.run(main())
     [result] = results(tmp_path / "results.jsonl")

@@ -6,12 +6,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from strandline.spark import register, session
+from tests.spark.jvm import QUICK
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Two cores, our sources registered."""
-    options = {"spark.ui.showConsoleProgress": "false", "spark.sql.shuffle.partitions": "2"}
+    options = {**QUICK, "spark.sql.shuffle.partitions": "2"}
     found = session("tests", master="local[2]", options=options)
     found.sparkContext.setLogLevel("ERROR")
     register(found)

@@ -257,9 +257,10 @@ def test_a_partition_that_is_added_is_read_by_a_running_stream(
 STREAM = """
 import sys
 from strandline.spark import register, session
+from tests.spark.jvm import QUICK
 
 address, topic, out, checkpoint = sys.argv[1:]
-spark = session("stream", master="local[2]", options={"spark.ui.showConsoleProgress": "false"})
+spark = session("stream", master="local[2]", options=QUICK)
 register(spark)
 source = spark.readStream.format("kafka_ordered").option("kafka.bootstrap.servers", address).option("topics", topic)
 rows = source.option("maxRowsPerEpoch", "3000").load().select("partition", "offset", "timestamp", "value", "late")
@@ -326,9 +327,10 @@ def test_the_progress_of_a_stream_tells_the_ends(spark: SparkSession, kafka: Kaf
 CLUSTER = """
 import json, sys
 from strandline.spark import register, session
+from tests.spark.jvm import QUICK
 
 address, topic = sys.argv[1:]
-spark = session("cluster", master="local-cluster[2,1,1024]", options={"spark.ui.showConsoleProgress": "false"})
+spark = session("cluster", master="local-cluster[2,1,1024]", options=QUICK)
 register(spark)
 source = spark.read.format("kafka_ordered").option("kafka.bootstrap.servers", address).option("topics", topic)
 rows = source.option("slices", "4").load().select("partition", "offset").collect()

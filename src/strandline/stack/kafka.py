@@ -31,6 +31,9 @@ STOP_GRACE = 20.0
 IDENTITY = "cluster.json"
 # What a JVM answers to SIGTERM when it has ended in good order.
 EXIT_CODE_OF_A_CLEAN_STOP = 128 + signal.SIGTERM
+# A broker of ours lives minutes, and Java's second compiler takes longer to pay: without it a start takes 2.2 s of CPU
+# in place of 4.2, and 600,000 records of 100 bytes written one by one 3.4 s in place of 7.9.
+FIRST_COMPILER_ONLY = "-XX:TieredStopAtLevel=1"
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +52,9 @@ class Runtime:
         shared = [f"-XX:SharedArchiveFile={self.archive}"] if self.archive.exists() else []
         level = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true"]
         path = os.pathsep.join(map(str, self.jars))
-        return [self.java.executable, *shared, *options, "-Xms128m", "-Xmx1g", *level, "-cp", path, main, *arguments]
+        memory = ["-Xms128m", "-Xmx1g"]
+        how = [*shared, FIRST_COMPILER_ONLY, *options, *memory, *level]
+        return [self.java.executable, *how, "-cp", path, main, *arguments]
 
 
 def kafka_runtime(cancelled: Event) -> Runtime:
@@ -250,7 +255,7 @@ class KafkaCluster:
             shutil.rmtree(fresh, ignore_errors=True)
             settings = self._write_settings(node, fresh)
             arguments = ("format", "--cluster-id", self.cluster_id, "--config", settings)
-            command = runtime.command("kafka.tools.StorageTool", *arguments, options=["-XX:TieredStopAtLevel=1"])
+            command = runtime.command("kafka.tools.StorageTool", *arguments)
             tools.append((self._child(f"{self.name} format", node, command), fresh, home))
         if tools:
             log.info("%s: formatting", self.name)
