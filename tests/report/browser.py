@@ -22,19 +22,17 @@ _MISSING = (
 class Browser:
     """One window. Use it as a context."""
 
-    def __init__(self) -> None:
-        self._profile = tempfile.TemporaryDirectory(prefix="strandline-browser-")
-
     def __enter__(self) -> Self:
         driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
         if driver is None or chromium is None:
             raise FileNotFoundError(_MISSING)
+        self._profile = tempfile.mkdtemp(prefix="strandline-browser-")
         self._driver = subprocess.Popen(
             [driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         assert self._driver.stdout is not None
         self._port = _announced_port(self._driver.stdout)
-        arguments = ["--headless=new", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={self._profile.name}"]
+        arguments = ["--headless=new", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={self._profile}"]
         # Chromium's own sandbox works neither for root nor in most containers; the pages are ours.
         options = {"binary": chromium, "args": [*arguments, "--no-sandbox", "--disable-dev-shm-usage"]}
         capabilities = {
@@ -63,7 +61,7 @@ class Browser:
         self._driver.wait(20)
         assert self._driver.stdout is not None
         self._driver.stdout.close()
-        shutil.rmtree(self._profile.name, ignore_errors=True)
+        shutil.rmtree(self._profile, ignore_errors=True)
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)

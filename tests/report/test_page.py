@@ -150,7 +150,7 @@ def open_everything(browser: Browser) -> None:
 def test_the_shop_is_told_at_a_glance(show: Show) -> None:
     page = show(shop())
     assert page.texts("h1") == ["Failed 2 of 3 gates"]
-    assert "12,006 of 16,031 exchanges are the same (74.9%)" in page.texts("#verdict")[0]
+    assert "12,006 of 16,031 exchanges are the same (74.9%). 1 endpoint has become slower." in page.texts("#verdict")[0]
     assert page.texts("#gate-list li")[0].split() == ["failed", "mismatch>1%", "25.1%"]
     figures = page.texts("#fidelity-figures div")
     assert "Late p99\n8.7 ms" in figures
@@ -235,7 +235,7 @@ def test_an_example_lays_the_answers_side_by_side(show: Show) -> None:
     page = show(shop())
     page.click("#differences-table .name")
     assert page.texts("#example-title") == ["GET /orders/90417"]
-    assert page.texts("#example .request")[0].startswith("GET /orders/90417 HTTP/1.1\nHost: shop.example")
+    assert page.texts("#example .message")[0].startswith("GET /orders/90417 HTTP/1.1\nHost: shop.example")
     # A renamed field is one changed line, though the target's members come in another order and without spaces.
     assert page.texts("#example .hit td") == ['"total": 14335,', '"total_cents": 14335,']
     assert page.texts("#example .hit :is(del, ins)") == ["total", "total_cents"]
@@ -245,6 +245,27 @@ def test_an_example_lays_the_answers_side_by_side(show: Show) -> None:
     assert page.texts("#example .fold") == ["35 equal lines"]
     page.click("#example .fold button")
     assert '"sku": "SKU-1000",' in page.texts("#example .same td")
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "target", "hit"),
+    [
+        ("$[*].n", '{"n": 1}\n{"n": 2}\n', '{"n":1}\n{"n":3}\n', ['"n": 2', '"n": 3']),
+        ("$.to", "from=a&to=b&via=c", "from=a&via=c&to=d", ["to=b&", "to=d"]),
+        ("line 2", "one\ntwo\nthree", "one\n2\nthree", ["two", "2"]),
+        ("$", "one\nthree", "one\ntwo\nthree", ["", "two"]),
+        ('$["odd name"]', '{"odd name": 10.10}', '{"odd name": 10.1}', ['"odd name": 10.10', '"odd name": 10.1']),
+        ("$.gone", '{"gone": {}, "n": 12345678901234567890}', '{"n": 12345678901234567890}', ['"gone": {},', ""]),
+        ("$", '{"n": 1}', "no JSON", ["{", "no JSON", '"n": 1', "", "}", ""]),
+    ],
+    ids=["lines of JSON", "form", "a line", "text", "a number as written", "missing", "another kind"],
+)
+def test_bodies_of_every_kind_are_aligned(show: Show, path: str, source: str, target: str, hit: list[str]) -> None:
+    example = replace(shop().examples["c17-4"], source=answer("200 OK", source), target=answer("200 OK", target))
+    difference = replace(shop().differences[0], path=path)
+    page = show(replace(shop(), differences=[difference], examples={"c17-4": example}), fragment="#example=c17-4")
+    assert page.texts("#example .hit td") == hit
+    assert page.texts("#example .changed:not(.hit, .noise)") == []
 
 
 def test_examples_are_walked_and_left_by_keyboard(show: Show) -> None:

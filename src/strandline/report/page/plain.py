@@ -19,7 +19,7 @@ def tables(shown: View) -> str:
         f"<p>{escape(summary.origin)}</p>",
         _table("Verdicts", ("Verdict", "Exchanges"), ((v.value, f"{n:,}") for v, n in summary.verdicts.items())),
         _table("Gates", ("Gate", "Found", ""), map(_gate, summary.gates)),
-        _table("Fidelity", ("", ""), _fidelity(summary.fidelity)),
+        _table("Fidelity", ("Figure", "Value"), _fidelity(summary.fidelity)),
         _table(
             "Endpoints",
             ("Endpoint", "Exchanges", "Same", "Source p50", "Target p50", "Slower", ""),

@@ -65,16 +65,18 @@ def _headline(summary: Summary) -> tuple[State, str, str]:
         return State.EMPTY, "Nothing was compared", "There are no exchanges in these results."
     same = summary.verdicts.get(Verdict.SAME, 0)
     sentence = f"{same:,} of {total:,} exchanges are the same"
+    slow = sum(endpoint.regressed for endpoint in summary.endpoints)
+    slower = f" {slow:,} endpoint{'s have' if slow > 1 else ' has'} become slower." if slow else ""
     if summary.gates:
         missed = sum(not gate.passed for gate in summary.gates)
         gates = "1 gate" if len(summary.gates) == 1 else f"{len(summary.gates)} gates"
-        detail = f"{sentence} ({percent(same, total)})."
+        detail = f"{sentence} ({percent(same, total)}).{slower}"
         if missed:
             return State.FAILED, f"Failed {missed} of {gates}", detail
         return State.PASSED, f"Passed {gates}", detail
     if same == total:
-        return State.SAME, f"All {total:,} exchanges are the same", "No gates were set."
-    return State.DIFFERS, sentence, f"That is {percent(same, total)}. No gates were set."
+        return State.SAME, f"All {total:,} exchanges are the same", f"No gates were set.{slower}"
+    return State.DIFFERS, sentence, f"That is {percent(same, total)}.{slower} No gates were set."
 
 
 def _bounded(summary: Summary) -> tuple[Summary, list[str]]:

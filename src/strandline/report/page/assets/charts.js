@@ -1,7 +1,10 @@
 // The two charts, as SVG: rate and lateness over time, and durations by percentile.
 
+const TIMELINE_HEIGHT = 356;
+const LATENCY_HEIGHT = 250;
+
 function timelineChart(moments, step) {
-  return responsive((width) => {
+  return responsive(TIMELINE_HEIGHT, (width) => {
     const rate = moments.map((m) => m.sent / (step / 1e6));
     const x = scale(0, moments.length * step, LEFT, width - RIGHT);
     const upper = { top: 24, bottom: 158 };
@@ -14,9 +17,9 @@ function timelineChart(moments, step) {
     const picture = svg(
       "svg",
       {
-        viewBox: `0 0 ${width} 356`,
+        viewBox: `0 0 ${width} ${TIMELINE_HEIGHT}`,
         width,
-        height: 356,
+        height: TIMELINE_HEIGHT,
         role: "img",
         tabindex: 0,
         "aria-label": timelineLabel(moments),
@@ -86,9 +89,8 @@ function bars(moments, rate, x, y, step) {
 
 // Durations by percentile. The scale opens up towards the slow end: each nine has the same width.
 function latencyChart(source, target) {
-  return responsive((width) => {
-    const height = 250;
-    const bottom = height - 28;
+  return responsive(LATENCY_HEIGHT, (width) => {
+    const bottom = LATENCY_HEIGHT - 28;
     const top = 12;
     const values = [...source, ...target].map(([, us]) => Math.max(1, us));
     const [low, high] = logSpan(values);
@@ -105,9 +107,9 @@ function latencyChart(source, target) {
     const picture = svg(
       "svg",
       {
-        viewBox: `0 0 ${width} ${height}`,
+        viewBox: `0 0 ${width} ${LATENCY_HEIGHT}`,
         width,
-        height,
+        height: LATENCY_HEIGHT,
         role: "img",
         tabindex: 0,
         "aria-label": latencyLabel(source, target),

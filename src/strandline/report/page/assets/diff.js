@@ -1,5 +1,6 @@
-// Two answers laid side by side: pure functions from texts to rows. Lines are {text, tail, path}; `tail` is a comma that
-// only punctuates and is not compared.
+// Two answers laid side by side: pure functions from texts to rows. A line has its text; a tail, which is a comma that
+// only punctuates and is not compared; the path of its place, as differences name it; and an anchor by which a changed
+// line finds its fellow.
 
 const DEEPEST = 200;
 const MOST_PAIRS = 4_000_000;
@@ -17,7 +18,12 @@ function headRows(source, target) {
 }
 
 function headLines(head) {
-  return head ? head.split("\n").map((text, index) => ({ text, tail: "", path: index ? headerName(text) : "" })) : [];
+  return head
+    ? head.split("\n").map((text, index) => {
+        const name = index ? headerName(text) : "";
+        return { text, tail: "", path: name, anchor: name };
+      })
+    : [];
 }
 
 function headerName(text) {
@@ -30,10 +36,12 @@ function headerName(text) {
 function bodyRows(source, target) {
   const [left, leftCut] = withoutCut(source);
   const [right, rightCut] = withoutCut(target);
-  const was = parseJson(left, leftCut !== "");
-  const is = parseJson(right, rightCut !== "");
-  const leftLines = was ? jsonLines(was) : textLines(left);
-  const rightLines = is ? jsonLines(was ? likeSource(was, is) : is) : textLines(right);
+  const was = documentsOf(left, leftCut !== "");
+  const is = documentsOf(right, rightCut !== "");
+  const leftLines = was ? documentLines(was) : textLines(left);
+  const rightLines = is
+    ? documentLines(is.map((each, index) => likeSource(was?.[index] ?? {}, each)))
+    : fieldsLike(leftLines, textLines(right));
   return rowsOf([...leftLines, ...textLines(leftCut)], [...rightLines, ...textLines(rightCut)]);
 }
 
@@ -51,8 +59,34 @@ function withoutCut(body) {
 
 function textLines(text) {
   if (!text) return [];
-  const form = /^[^\s=&]+=[^\s&]*(&[^\s=&]+=[^\s&]*)+$/.test(text);
-  return text.split(form ? /(?<=&)/ : "\n").map((line) => ({ text: line, tail: "", path: null }));
+  if (/^[^\s=&]+=[^\s&]*(&[^\s=&]+=[^\s&]*)+$/.test(text)) return formLines(text);
+  return text.split("\n").map((line, index) => ({ text: line, tail: "", path: `line ${index + 1}`, anchor: null }));
+}
+
+// The order of a form's fields means as little; lines of text have no anchor and stay.
+function fieldsLike(source, target) {
+  return inOrderOf(source, target, (line) => line.anchor);
+}
+
+function formLines(text) {
+  const fields = text.split("&");
+  return fields.map((field, index) => {
+    const path = memberPath("$", field.split("=", 1)[0]);
+    return { text: field, tail: index < fields.length - 1 ? "&" : "", path, anchor: path };
+  });
+}
+
+// One JSON document, or one on each line; null for what is neither.
+function documentsOf(text, cut) {
+  const whole = parseJson(text, cut);
+  if (whole) return [whole];
+  const lines = text.split("\n").filter((line) => line.trim());
+  const documents = lines.length > 1 ? lines.map((line) => parseJson(line, false)) : [null];
+  return documents.includes(null) ? null : documents;
+}
+
+function documentLines(documents) {
+  return documents.flatMap((each) => jsonLines(each, documents.length > 1 ? "$[*]" : "$"));
 }
 
 // A tree that keeps every number and string as it was written, or null for what is no JSON. A text that was cut is read
@@ -104,26 +138,49 @@ function isJson(text) {
   }
 }
 
-function jsonLines(node, path = "$", key = "", depth = 0, tail = "", lines = []) {
+function jsonLines(node, path, key = "", depth = 0, tail = "", lines = []) {
   const indent = "  ".repeat(depth) + (key && `${key}: `);
   const children = node.entries ?? node.items;
   const [open, close] = node.entries ? "{}" : "[]";
-  if (!children) lines.push({ text: indent + node.raw, tail, path });
-  else if (!children.length) lines.push({ text: indent + open + close, tail, path });
+  if (!children) lines.push({ text: indent + node.raw, tail, path, anchor: path });
+  else if (!children.length) lines.push({ text: indent + open + close, tail, path, anchor: path });
   else {
-    lines.push({ text: indent + open, tail: "", path });
+    lines.push({ text: indent + open, tail: "", path, anchor: path });
     children.forEach((child, index) => {
       const comma = index < children.length - 1 ? "," : "";
-      if (node.entries) jsonLines(child[1], `${path}.${unquoted(child[0])}`, child[0], depth + 1, comma, lines);
+      if (node.entries) jsonLines(child[1], memberPath(path, unquoted(child[0])), child[0], depth + 1, comma, lines);
       else jsonLines(child, `${path}[*]`, "", depth + 1, comma, lines);
     });
-    lines.push({ text: "  ".repeat(depth) + close, tail, path: `${path} end` });
+    lines.push({ text: "  ".repeat(depth) + close, tail, path, anchor: `${path} end` });
   }
   return lines;
 }
 
 function unquoted(key) {
-  return key.replace(/^"|"$/g, "");
+  try {
+    return JSON.parse(key);
+  } catch {
+    return key;
+  }
+}
+
+function memberPath(path, name) {
+  return /^[\w@-]+$/.test(name) ? `${path}.${name}` : `${path}[${JSON.stringify(name)}]`;
+}
+
+// Whether a path is one of these or lies within one.
+function within(path, places) {
+  return places.some(
+    (place) => path === place || (place.startsWith("$") && isBody(path) && (place === "$" || isPartOf(path, place))),
+  );
+}
+
+function isBody(path) {
+  return /^(\$|line )/.test(path);
+}
+
+function isPartOf(path, place) {
+  return path.startsWith(`${place}.`) || path.startsWith(`${place}[`);
 }
 
 // The target's tree with the members of objects in the source's order, which means nothing in JSON.
@@ -151,8 +208,8 @@ function inOrderOf(model, list, key) {
 
 function rowsOf(left, right) {
   const byText = (line) => line.text;
-  const byPath = (line) => line.path ?? Symbol("no path");
-  return align(left, right, [byText, byPath]).map(([a, b]) => ({
+  const byAnchor = (line) => line.anchor ?? Symbol("none");
+  return align(left, right, [byText, byAnchor]).map(([a, b]) => ({
     left: a,
     right: b,
     same: a !== null && b !== null && a.text === b.text,

@@ -28,9 +28,10 @@ function put(id, ...children) {
   byId(id).replaceChildren(...children);
 }
 
-// Draws into a host now and whenever its width changes.
-function responsive(draw) {
+// Draws into a host now and whenever its width changes. Its height is kept free from the start, so that nothing jumps.
+function responsive(height, draw) {
   const host = el("div", { class: "chart" });
+  host.style.minHeight = `${height}px`;
   let drawn = 0;
   new ResizeObserver(() => {
     const width = Math.floor(host.clientWidth);

@@ -1,12 +1,10 @@
 // One exchange in full: the request, and the two answers side by side.
 
 const AROUND = 3;
+const MOST_ROWS = 3_000;
 
 function exampleContent(example, differences, noise, { onClose, previous, next }) {
-  const found = new Set(differences.map((d) => d.path));
-  const ignored = new Set(noise.map((n) => n.path));
-  const [sourceHead, sourceBody] = headAndBody(example.source ?? "");
-  const [targetHead, targetBody] = headAndBody(example.target ?? "");
+  const both = example.source !== null && example.target !== null;
   return [
     exampleBar(example, differences, { onClose, previous, next }),
     el(
@@ -14,13 +12,29 @@ function exampleContent(example, differences, noise, { onClose, previous, next }
       { class: "example-scroll", tabindex: 0, role: "region", "aria-label": "Request and answers" },
       exampleFacts(example),
       el("h3", {}, "Request"),
-      requestBlock(example.request),
+      messageBlock("The request", example.request),
       missingAnswers(example),
-      el("div", { class: "sides", "aria-hidden": "true" }, el("span", {}, "Source"), el("span", {}, "Target")),
-      diffTable("Head of the answers", headRows(sourceHead, targetHead), found, ignored, Infinity),
-      diffTable("Body of the answers", bodyRows(sourceBody, targetBody), found, ignored, AROUND),
+      both ? answersSideBySide(example, differences, noise) : onlyAnswer(example),
     ),
   ];
+}
+
+function answersSideBySide(example, differences, noise) {
+  const found = differences.map((d) => d.path);
+  const ignored = noise.map((n) => n.path);
+  const [sourceHead, sourceBody] = headAndBody(example.source);
+  const [targetHead, targetBody] = headAndBody(example.target);
+  return [
+    el("div", { class: "sides", "aria-hidden": "true" }, el("span", {}, "Source"), el("span", {}, "Target")),
+    diffTable("Head of the answers", headRows(sourceHead, targetHead), found, ignored, Infinity),
+    diffTable("Body of the answers", bodyRows(sourceBody, targetBody), found, ignored, AROUND),
+  ];
+}
+
+function onlyAnswer(example) {
+  const [whose, answer] = example.source === null ? ["target", example.target] : ["source", example.source];
+  if (answer === null) return null;
+  return [el("h3", {}, `Answer of the ${whose}`), messageBlock(`The answer of the ${whose}`, answer)];
 }
 
 function exampleBar(example, differences, { onClose, previous, next }) {
@@ -65,14 +79,10 @@ function exampleFacts(example) {
   );
 }
 
-function requestBlock(request) {
-  const [head, body] = headAndBody(request);
-  return el(
-    "pre",
-    { class: "request", tabindex: 0, "aria-label": "The request" },
-    head,
-    body ? `\n\n${prettyBody(body)}` : "",
-  );
+function messageBlock(name, message) {
+  const [head, body] = headAndBody(message);
+  const words = body ? `${head}\n\n${prettyBody(body)}` : head;
+  return el("pre", { class: "message", role: "region", tabindex: 0, "aria-label": name }, words);
 }
 
 function missingAnswers(example) {
@@ -88,7 +98,7 @@ function missingAnswers(example) {
 function diffTable(caption, rows, found, ignored, around) {
   if (!rows.length) return null;
   const body = el("tbody");
-  for (const run of runsOf(rows)) {
+  for (const run of runsOf(rows.slice(0, MOST_ROWS))) {
     const folded = run.same && run.rows.length > 2 * around + 2;
     if (!folded) body.append(...run.rows.map((row) => diffRow(row, found, ignored)));
     else body.append(...foldedRows(run, around, (row) => diffRow(row, found, ignored)));
@@ -103,7 +113,12 @@ function diffTable(caption, rows, found, ignored, around) {
       el("tr", {}, el("th", { scope: "col" }, "Source"), el("th", { scope: "col" }, "Target")),
     ),
     body,
+    rows.length > MOST_ROWS ? el("tfoot", {}, moreRows(rows.length - MOST_ROWS)) : null,
   );
+}
+
+function moreRows(number) {
+  return el("tr", { class: "fold" }, el("td", { colspan: 2 }, `${count(number)} further lines are not shown`));
 }
 
 function runsOf(rows) {
@@ -128,9 +143,9 @@ function foldedRows({ rows }, around, draw) {
 function diffRow({ left, right, same }, found, ignored) {
   if (same)
     return el("tr", { class: "same" }, el("td", {}, left.text + left.tail), el("td", {}, right.text + right.tail));
-  const paths = [left?.path, right?.path];
-  const isFound = paths.some((path) => found.has(path));
-  const isNoise = !isFound && paths.some((path) => ignored.has(path));
+  const paths = [left, right].filter(Boolean).map((line) => line.path);
+  const isFound = paths.some((path) => within(path, found));
+  const isNoise = !isFound && paths.some((path) => within(path, ignored));
   const [was, is] =
     left && right ? changedParts(left.text, right.text) : [[[left?.text ?? "", false]], [[right?.text ?? "", false]]];
   return el(

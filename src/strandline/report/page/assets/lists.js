@@ -115,16 +115,18 @@ function drawEndpointFilter(differences) {
 function drawOthers() {
   const used = new Set(view.summary.differences.map((d) => d.example));
   const others = Object.values(view.summary.examples).filter((example) => !used.has(example.id));
-  const items = others.map((example) =>
-    el(
-      "li",
-      {},
-      el("span", { class: `mark ${verdictClass(example.verdict)}` }, example.verdict),
-      el("a", { class: "name", href: exampleLink(example.id) }, example.request.split("\n", 1)[0]),
-      example.error ? el("span", { class: "soft small" }, example.error) : null,
-    ),
-  );
-  put("others", ...(items.length ? [el("h3", {}, "Other examples"), el("ul", { class: "others" }, items)] : []));
+  if (!others.length) return put("others");
+  const table = dataTable({
+    caption: "Other examples",
+    columns: otherColumns(),
+    rows: others,
+    expanded: choice.othersExpanded,
+    onExpand: () => {
+      choice.othersExpanded = true;
+      drawOthers();
+    },
+  });
+  return put("others", el("h3", {}, "Other examples"), ...table);
 }
 
 function drawNoise() {

@@ -4,6 +4,7 @@ const choice = {
   endpoint: null,
   endpoints: { text: "", which: "all", sort: { name: "Not the same", down: true }, expanded: false },
   differences: { text: "", kind: "", endpoint: "", expanded: false },
+  othersExpanded: false,
   noiseExpanded: false,
 };
 let view = null;
@@ -37,9 +38,13 @@ function openFrom(differences) {
   };
 }
 
+function hasExample(id) {
+  return Object.hasOwn(view.summary.examples, id);
+}
+
 function showExample(id) {
   const dialog = byId("example");
-  const example = Object.hasOwn(view.summary.examples, id) ? view.summary.examples[id] : null;
+  const example = hasExample(id) ? view.summary.examples[id] : null;
   if (!example) return closeExample();
   const differences = view.summary.differences.filter((d) => d.example === id);
   const names = new Set(differences.map((d) => d.endpoint));

@@ -142,11 +142,9 @@ function factorCell(endpoint) {
 
 function differenceColumns(onOpen, withEndpoint) {
   const place = (difference) => [
-    el(
-      "a",
-      { class: "name", href: exampleLink(difference.example), click: (event) => onOpen(event, difference) },
-      difference.path || "status",
-    ),
+    hasExample(difference.example)
+      ? el("a", { class: "name", href: exampleLink(difference.example), click: onOpen }, difference.path || "status")
+      : el("span", { class: "mono" }, difference.path || "status"),
     withEndpoint ? el("div", { class: "soft mono small" }, difference.endpoint) : null,
   ];
   return [
@@ -164,6 +162,20 @@ function differenceColumns(onOpen, withEndpoint) {
 
 function valueCell(value) {
   return value === null ? el("span", { class: "soft" }, "missing") : el("code", {}, value === "" ? "(empty)" : value);
+}
+
+function otherColumns() {
+  const request = (example) =>
+    el("a", { class: "name", href: exampleLink(example.id) }, example.request.split("\n", 1)[0]);
+  return [
+    {
+      name: "Verdict",
+      class: "kind",
+      cell: (e) => el("span", { class: `mark ${verdictClass(e.verdict)}` }, e.verdict),
+    },
+    { name: "Request", class: "main", cell: request },
+    { name: "Error", class: "reason", cell: (e) => el("span", { class: "soft" }, e.error ?? "") },
+  ];
 }
 
 function noiseColumns() {
