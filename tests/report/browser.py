@@ -22,19 +22,21 @@ _MISSING = (
 class Browser:
     """One window. Use it as a context."""
 
+    @staticmethod
+    def missing() -> str | None:
+        """What to do where there is no browser."""
+        return None if shutil.which("chromedriver") and shutil.which("chromium") else _MISSING
+
     def __enter__(self) -> Self:
-        driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
-        if driver is None or chromium is None:
-            raise FileNotFoundError(_MISSING)
         self._profile = tempfile.mkdtemp(prefix="strandline-browser-")
         self._driver = subprocess.Popen(
-            [driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         assert self._driver.stdout is not None
         self._port = _announced_port(self._driver.stdout)
         arguments = ["--headless=new", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={self._profile}"]
         # Chromium's own sandbox works neither for root nor in most containers; the pages are ours.
-        options = {"binary": chromium, "args": [*arguments, "--no-sandbox", "--disable-dev-shm-usage"]}
+        options = {"binary": shutil.which("chromium"), "args": [*arguments, "--no-sandbox", "--disable-dev-shm-usage"]}
         capabilities = {
             "browserName": "chrome",
             "goog:chromeOptions": options,
@@ -158,8 +160,8 @@ class Browser:
         return list(self._ask("POST", f"{self._session}/se/log", {"type": kind}))
 
     def screenshot(self, path: Path) -> None:
-        """The whole page as a PNG."""
-        shot = self.devtools("Page.captureScreenshot", captureBeyondViewport=True)
+        """The window as a PNG."""
+        shot = self.devtools("Page.captureScreenshot")
         path.write_bytes(base64.b64decode(shot["data"]))
 
 

@@ -14,6 +14,8 @@ Show = Callable[..., Browser]
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
+    if missing := Browser.missing():
+        pytest.fail(missing, pytrace=False)
     with Browser() as browser:
         yield browser
 

@@ -54,11 +54,14 @@ function showExample(id) {
     const other = walk[walk.indexOf(id) + by];
     return other === undefined ? null : () => location.replace(exampleLink(other));
   };
+  const focused = document.activeElement?.getAttribute("aria-label");
   dialog.replaceChildren(
     ...exampleContent(example, differences, noise, { onClose: closeExample, previous: step(-1), next: step(1) }),
   );
   if (!dialog.open) dialog.showModal();
-  byId("example-title").focus();
+  // Whoever walks on with a key finds the same button under it.
+  const button = [...dialog.querySelectorAll("button:enabled")].find((each) => each.ariaLabel === focused);
+  (button ?? byId("example-title")).focus();
   dialog.querySelector(".hit")?.scrollIntoView({ block: "center" });
   return undefined;
 }
