@@ -274,6 +274,7 @@ def test_examples_are_walked_and_left_by_keyboard(show: Show) -> None:
     page.run("document.querySelector('#differences-table .name').focus()")
     page.press(ENTER)
     page.until(TITLED, "GET /orders/90417")
+    assert page.run("return document.activeElement.id") == "example-title"
     page.run("document.querySelector(\"[aria-label='Next example']\").focus()")
     page.press(ENTER)
     page.until(TITLED, "POST /checkout")

@@ -54,7 +54,7 @@ function showExample(id) {
     const other = walk[walk.indexOf(id) + by];
     return other === undefined ? null : () => location.replace(exampleLink(other));
   };
-  const focused = document.activeElement?.getAttribute("aria-label");
+  const focused = document.activeElement?.getAttribute("aria-label") ?? "";
   dialog.replaceChildren(
     ...exampleContent(example, differences, noise, { onClose: closeExample, previous: step(-1), next: step(1) }),
   );
