@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help venv demo test check format proto bench bench-capture bench-core bench-ordered bench-replay bench-spark-ordered bench-stack soak clean
+.PHONY: help venv browser demo test check format proto bench bench-capture bench-core bench-ordered bench-replay bench-spark-ordered bench-stack soak clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -12,10 +12,13 @@ venv: .venv/.ready ## a .venv with the package and all that tests and benches ne
 .venv/.ready: pyproject.toml constraints.txt tools/make-venv
 	@tools/make-venv
 
+browser: ## the Chromium that the report's page is tested in, where it is missing and root may install it
+	@tools/need-browser
+
 demo: venv ## the product's main job, on real servers
 	@$(BIN)/strandline demo
 
-test: venv ## the whole suite, in two processes with servers of their own: most tests wait most of the time
+test: venv browser ## the whole suite, in two processes with servers of their own: most tests wait most of the time
 	@$(BIN)/pytest -n 2 --dist loadfile
 
 check: venv ## formatting, lint, types, import contracts
