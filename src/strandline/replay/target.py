@@ -34,15 +34,23 @@ class Target:
     """Where requests go."""
 
     def __init__(self, url: str, *, tls: ssl.SSLContext | None = None) -> None:
-        parts = urlsplit(url)
+        if "@" in url:
+            # Without the address, which holds a password perhaps.
+            raise OptionError("a target has no user in its address; name them in --config, as auth: {basic: ...}")
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise OptionError(f"target '{url}' is not like http://host:port or https://host:port") from None
         try:
             port = parts.port
         except ValueError:
-            raise OptionError(f"target '{url}' has no port that can be") from None
-        if "@" in parts.netloc:
-            # Without the address, which holds a password perhaps.
-            raise OptionError("a target has no user in its address; name them in --config, as auth: {basic: ...}")
-        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or parts.query:
+            port = 0
+        if port == 0:
+            raise OptionError(f"target '{url}' has no port that can be")
+        # Python passes over line ends in an address.
+        is_one_line = url.isprintable()
+        is_place = parts.scheme in {"http", "https"} and parts.hostname and not (parts.path.strip("/") or parts.query)
+        if not (is_one_line and is_place):
             raise OptionError(f"target '{url}' is not like http://host:port or https://host:port")
         self.url = url.rstrip("/")
         self.host = parts.hostname
