@@ -493,6 +493,9 @@ class Accumulator:
         self._confirm(connection)
         while connection.awaiting:
             self._answered(connection)
-        if connection.current is not None:
-            self._sink.on_unsent(connection.current, cause)
+        framer, half = connection.framer, connection.current
+        if half is not None:
+            if framer is not None and framer.in_body:
+                half.head, half.method = framer.head, framer.method
+            self._sink.on_unsent(half, cause)
         self._sink.on_close(connection.key, connection.partition, at, cause)
