@@ -131,6 +131,18 @@ def test_half_a_request_at_the_end_is_told_and_left_for_another_time(
     assert committed(kafka.address, topic) == [4]
 
 
+def test_a_replay_that_finds_nothing_new_says_how_to_begin_anew(kafka: KafkaCluster, topic: str) -> None:
+    capture(kafka.address, topic, {"c": connection("c", [Said(0, get("/1"))])})
+
+    async def main() -> None:
+        async with serving() as server:
+            assert "begins anew" not in summary(await replay(plan(kafka.address, topic, server)))
+            again = summary(await replay(plan(kafka.address, topic, server)))
+            assert again.endswith(f" in '{topic}'; --from earliest begins anew")
+
+    asyncio.run(main())
+
+
 def test_an_answer_that_is_open_at_the_end_is_told_as_incomplete(
     kafka: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:

@@ -300,6 +300,9 @@ def summary(run: Replay) -> str:
         "records that cannot be read": run.buried,
     }
     parts += [f"{count:,} {name}" for name, count in others.items() if count]
+    if run.plan.start is From.COMMITTED and not (counters.requests or verdicts or run.buried):
+        group = run.plan.kafka["group.id"]
+        parts.append(f"nothing is left for the group '{group}' in '{run.plan.topic}'; --from earliest begins anew")
     return "; ".join(parts)
 
 

@@ -22,7 +22,6 @@ from strandline.core.pacing import Pace
 from strandline.replay.alarms import Alarms
 from strandline.replay.guard import Guard, Owner
 from strandline.replay.health import Health, Refused, WhenDown, is_ours
-from strandline.replay.identity import marker
 from strandline.replay.leave import Leave
 from strandline.replay.outgoing import CapturedBody, outgoing
 from strandline.replay.retries import RetryPolicy
@@ -34,6 +33,7 @@ from strandline.replay.transforms import Transform
 from strandline.units import Nanos, nanos
 from strandline.wire.answers import KEEP
 from strandline.wire.head import add_header
+from strandline.wire.identity import marker
 from strandline.wire.transactions import Cause, ConnectionKey, Transaction
 
 SWEEP = 0.5

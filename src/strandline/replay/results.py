@@ -13,10 +13,10 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from strandline.errors import MalformedHead
-from strandline.replay.identity import request_id
 from strandline.replay.retries import Verdict
 from strandline.units import Nanos
 from strandline.wire.head import request_line, status_of
+from strandline.wire.identity import request_id
 
 MAX_RECORD = 900_000
 # Of these the first and the last are kept.

@@ -24,6 +24,7 @@ from typing import NamedTuple, Protocol
 from strandline.units import Nanos
 from strandline.wire.answers import KEEP, Answer, Gathering
 from strandline.wire.http1 import FramingError, RequestFramer
+from strandline.wire.identity import request_id
 from strandline.wire.traffic import index_of, when
 from strandline.wire.traffic_pb2 import TrafficStream
 
@@ -141,7 +142,7 @@ class Transaction:
     @property
     def id(self) -> str:
         """The same on every reading of the log."""
-        return f"{self.record.partition}-{self.record.offset}.{self.ordinal}"
+        return request_id(self.record.partition, self.record.offset, self.ordinal)
 
     def hold(self, record: Record) -> None:
         """A record that has a byte of it."""
