@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 def frozen(kafka: KafkaCluster) -> Iterator[None]:
     """Kafka takes bytes and says nothing."""
     kafka.brokers[0].send(signal.SIGSTOP)
+    # All of its threads: one that goes on for a moment could answer.
+    os.waitid(os.P_PID, kafka.brokers[0].pid, os.WSTOPPED | os.WNOWAIT)
     try:
         yield
     finally:
