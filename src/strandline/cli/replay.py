@@ -32,7 +32,7 @@ from strandline.replay.health import WhenDown
 from strandline.replay.replay import From, Plan, Replay, Until
 from strandline.replay.retries import DefaultRetry, load_policy
 from strandline.replay.target import Target
-from strandline.replay.timeline import AS_FAST_AS_POSSIBLE
+from strandline.replay.timeline import AS_FAST_AS_POSSIBLE, date_of
 from strandline.replay.transforms import Transform, TransformConfig
 from strandline.replay.watch import Watch
 from strandline.units import Nanos
@@ -273,10 +273,10 @@ async def _show(run: Replay, watch: Watch) -> None:
 def progress(run: Replay) -> str:
     """What is going on."""
     counters = run.engine.counters
-    reached = run.engine.timeline.reached()
+    reached = date_of(run.engine.timeline.reached())
     parts = [f"{counters.sent:,} sent", f"{run.engine.in_flight:,} on their way"]
     if reached is not None:
-        parts.append(f"at {datetime.fromtimestamp(reached / 1e9, UTC):%Y-%m-%dT%H:%M:%SZ}")
+        parts.append(f"at {reached:%Y-%m-%dT%H:%M:%SZ}")
     late = counters.lateness
     parts.append(f"late by {late.quantile(0.5) / 1e6:.1f} ms, p99 {late.quantile(0.99) / 1e6:.1f} ms")
     against = run.engine.leave.against
