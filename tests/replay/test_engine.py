@@ -67,6 +67,30 @@ def test_a_session_of_an_earlier_generation_is_gone_when_a_request_of_a_new_one_
     uvloop.run(main(TracedEngine))
 
 
+def test_what_is_not_http_goes_out_as_it_is_unless_something_is_to_be_changed() -> None:
+    raw = b"GET /secret HTTP/1.1\r\nCookie: a\r\nX-Long: " + b"x" * 300_000 + b"\r\n\r\n"
+
+    async def main(config: TransformConfig) -> tuple[bytes, str | None]:
+        received = b""
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal received
+            while not received.endswith(b"\r\n\r\n") and (data := await reader.read(1 << 16)):
+                received += data
+            writer.write(OK)
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        target = Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        async with server, standing(target, transform=Transform("target", config)) as stand:
+            stand.feed(connection("c", [Said(0, raw)]))
+            await until(lambda: stand.finished, "it is over")
+            return received, stand.finished[0].error
+
+    assert uvloop.run(main(TransformConfig())) == (raw, None)
+    told = "read the request: it is not HTTP/1, or its head is too long"
+    assert uvloop.run(main(TransformConfig(auth="remove"))) == (b"", told)
+
+
 def test_a_session_that_is_closed_is_let_go_though_an_older_exchange_goes_on() -> None:
     async def main() -> None:
         async with serving(Held("/hangs")) as server, standing(server) as stand:

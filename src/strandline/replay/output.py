@@ -109,7 +109,8 @@ class Output:
             return
         if error is None:
             self._unsafe[work.transaction.record.partition] -= 1
-            work.transaction.release()
+            if not work.is_left:
+                work.transaction.release()
         else:
             self._fail(error)
 

@@ -13,10 +13,10 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from strandline.errors import MalformedHead
-from strandline.replay.identity import request_id
 from strandline.replay.retries import Verdict
 from strandline.units import Nanos
 from strandline.wire.head import request_line, status_of
+from strandline.wire.identity import request_id
 
 MAX_RECORD = 900_000
 # Of these the first and the last are kept.
@@ -72,7 +72,7 @@ class Outcome(msgspec.Struct, kw_only=True, gc=False):
     source_time: Nanos
     source_end: Nanos | None
     """When the source's response ended."""
-    due: Nanos
+    due: Nanos | None
     verdict: Verdict
     same_body: bool | None
     error: str | None
@@ -135,7 +135,7 @@ class Result(msgspec.Struct, kw_only=True, gc=False):
     attempts: Sequence[AttemptRecord]
     attempt_count: int
     source_time_us: int
-    due_us: int
+    due_us: int | None
     sent_us: int | None
     first_byte_us: int | None
     end_us: int | None
@@ -185,11 +185,11 @@ def result_of(outcome: Outcome, limits: Limits) -> Result:
         attempts=[_attempt(attempt, limits) for attempt in ends(attempts, MAX_ATTEMPTS)],
         attempt_count=len(attempts),
         source_time_us=outcome.source_time // 1000,
-        due_us=outcome.due // 1000,
+        due_us=None if outcome.due is None else outcome.due // 1000,
         sent_us=_micros(sent),
         first_byte_us=_micros(last.first_byte),
         end_us=_micros(last.end),
-        lateness_us=None if sent is None else (sent - outcome.due) // 1000,
+        lateness_us=None if sent is None or outcome.due is None else (sent - outcome.due) // 1000,
         verdict=outcome.verdict,
         same_body=outcome.same_body,
         error=None if outcome.error is None else cut_text(outcome.error, limits),

@@ -81,6 +81,8 @@ class Work:
     """How often this machine could not make one."""
     error: str | None = None
     is_over: bool = False
+    is_left: bool = False
+    """Whether its records are kept for another run, whatever became of it in this one."""
 
     @property
     def answer(self) -> Answer | None:

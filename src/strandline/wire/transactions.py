@@ -24,6 +24,7 @@ from typing import NamedTuple, Protocol
 from strandline.units import Nanos
 from strandline.wire.answers import KEEP, Answer, Gathering
 from strandline.wire.http1 import FramingError, RequestFramer
+from strandline.wire.identity import request_id
 from strandline.wire.traffic import index_of, when
 from strandline.wire.traffic_pb2 import TrafficStream
 
@@ -141,7 +142,7 @@ class Transaction:
     @property
     def id(self) -> str:
         """The same on every reading of the log."""
-        return f"{self.record.partition}-{self.record.offset}.{self.ordinal}"
+        return request_id(self.record.partition, self.record.offset, self.ordinal)
 
     def hold(self, record: Record) -> None:
         """A record that has a byte of it."""
@@ -493,6 +494,9 @@ class Accumulator:
         self._confirm(connection)
         while connection.awaiting:
             self._answered(connection)
-        if connection.current is not None:
-            self._sink.on_unsent(connection.current, cause)
+        framer, half = connection.framer, connection.current
+        if half is not None:
+            if framer is not None and framer.in_body:
+                half.head, half.method = framer.head, framer.method
+            self._sink.on_unsent(half, cause)
         self._sink.on_close(connection.key, connection.partition, at, cause)
