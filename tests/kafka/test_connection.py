@@ -40,7 +40,7 @@ class Broker:
 def test_nothing_of_an_answer_is_read_before_it_is_admitted() -> None:
     async def ask() -> None:
         broker = Broker()
-        told = []
+        told: list[int] = []
 
         async def admit(size: int) -> None:
             told.append(size)
