@@ -45,7 +45,7 @@ REFERENCE_WITHIN = timedelta(seconds=5)
 """How long the first record of every partition is waited for, to find the earliest."""
 AT_A_TIME = Nanos(1_000_000)
 """How long records are taken before other things have their turn."""
-GATHER_MS = 50
+GATHER_MS = 10
 """How long results wait for others to be written with. Nobody waits for them but the next commit."""
 AT_ONCE = 100
 """How many records the polling thread takes at once: it keeps the interpreter for as long."""
