@@ -15,7 +15,7 @@ from strandline.units import Nanos
 
 BEAT = 0.1
 BRIEF = 1_000_000
-"""For so many nanoseconds a good answer stands. Sending at full speed asks a dozen times in it."""
+"""For so many nanoseconds a good answer stands, since at full speed each request would ask the member's thread anew."""
 PROVE_AGAIN_AFTER = 0.5
 
 log = logging.getLogger(__name__)

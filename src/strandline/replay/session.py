@@ -55,7 +55,7 @@ class Phase(Enum):
     CLOSED = "nothing any more"
 
 
-# Here and not by the name of their class, which costs as much as a call, ten times for each request.
+# Here and not by the name of their class, which costs as much as a call, several times for each request.
 IDLE, WAITING, PARKED, QUEUED, CONNECTING, EXCHANGING, UNDECIDED, BACKING_OFF, CLOSED = Phase
 
 

@@ -15,14 +15,12 @@ OVERHEAD = 64
 """More than an observation takes beside its data: two times of 10 bytes, tags and lengths."""
 LEAST_SEGMENT = 4096
 """No segment is cut smaller than this for the sake of filling a record."""
-SECOND = 1_000_000_000
-"""In nanoseconds."""
 
 
 def when(observation: TrafficObservation) -> Nanos:
     """When something was seen, since 1970."""
     ts = observation.ts
-    return Nanos(ts.seconds * SECOND + ts.nanos)
+    return Nanos(ts.seconds * 1_000_000_000 + ts.nanos)
 
 
 def index_of(stream: TrafficStream) -> int:
@@ -123,7 +121,7 @@ class Recording:
         self._size += size + OVERHEAD
         observation = self._stream.subStream.add()
         ts = observation.ts
-        ts.seconds, ts.nanos = divmod(at, SECOND)
+        ts.seconds, ts.nanos = divmod(at, 1_000_000_000)
         return observation
 
     def _cut(self, *, last: bool) -> None:
