@@ -154,9 +154,10 @@ class Engine:
             return
         if transaction.answer is not None:
             self.waiting_bytes += work.spool.keep_too(transaction.answer.kept)
-        session = self._sessions[place_of(transaction)]
-        if session.phase is Phase.UNDECIDED and session.head is work:
-            session.decide()
+        if self._undecided:
+            session = self._sessions[place_of(transaction)]
+            if session.phase is Phase.UNDECIDED and session.head is work:
+                session.decide()
 
     def on_unsent(self, transaction: Transaction, cause: Cause) -> None:
         if cause in UNSENT:
