@@ -93,12 +93,19 @@ def test_a_redaction_that_could_not_be_kept_is_refused(section: RedactionSection
         ("h:1", "http://h/path", "--to takes"),
         ("h:1", "http://user:pass@h", "--to takes"),
         ("h:1", "http://h:99999", "--to takes"),
+        ("h:1", "http://h:0", "--to takes"),
     ],
 )
 def test_addresses_that_do_not_fit_are_refused(listen: str | None, to: str | None, told: str) -> None:
     with pytest.raises(OptionError, match=told) as caught:
         settings_of(CaptureConfig(listen=listen, to=to), {})
     assert "pass@" not in str(caught.value)
+
+
+@pytest.mark.parametrize("topic", ["", "a b", "a" * 250])
+def test_a_topic_that_cannot_be_is_refused(topic: str) -> None:
+    with pytest.raises(OptionError, match="is not the name of a topic"):
+        settings_of(CaptureConfig(listen="h:1", to="http://h", topic=topic), {})
 
 
 def test_an_upstream_has_the_usual_port_unless_told() -> None:

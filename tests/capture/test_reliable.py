@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from confluent_kafka import KafkaError
 
 from strandline.capture import publisher
 from strandline.capture.proxy import Proxy
@@ -26,6 +28,8 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 def frozen(kafka: KafkaCluster) -> Iterator[None]:
     """Kafka takes bytes and says nothing."""
     kafka.brokers[0].send(signal.SIGSTOP)
+    # All of its threads: one that goes on for a moment could answer.
+    os.waitid(os.P_PID, kafka.brokers[0].pid, os.WSTOPPED | os.WNOWAIT)
     try:
         yield
     finally:
@@ -177,6 +181,22 @@ def test_without_kafka_nothing_waits_where_nothing_has_to(
     assert len(told) == 2
     assert told[0].startswith("Kafka does not keep up")
     assert told[1].startswith(f"records are kept again: {proxy.publisher.dropped} were dropped")
+
+
+def test_while_kafka_is_away_each_kind_of_trouble_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def go() -> None:
+        writer = publisher.Publisher(
+            {"bootstrap.servers": f"127.0.0.1:{free_port()}"}, new_topic(), buffer_bytes=1 << 20
+        )
+        await until(lambda: any("Connection refused" in line for line in caplog.messages), "it is told")
+        for _ in range(3):
+            writer._complained(KafkaError(KafkaError._TRANSPORT, "Connection refused"))
+        await writer.close(0)
+
+    with caplog.at_level(logging.INFO):
+        run(go())
+    [told] = [line for line in caplog.messages if "Connection refused" in line]
+    assert told.startswith("Kafka: ")
 
 
 def test_where_requests_wait_for_kafka_the_capture_does_not_start_without_it(monkeypatch: pytest.MonkeyPatch) -> None:

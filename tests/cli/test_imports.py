@@ -222,6 +222,7 @@ def test_a_scattered_topic_is_mended(kafka: KafkaCluster, capsys: pytest.Capture
         (["nowhere.har"], "nowhere.har: cannot be read: No such file or directory"),
         (["."], ".: is not a file"),
         (["pyproject.toml"], "pyproject.toml: is neither a HAR nor a .gor file nor lines of base64"),
+        (["src/strandline/py.typed"], "src/strandline/py.typed: is empty"),
         (["pyproject.toml", "--partitions", "0"], "--partitions takes 1 to 10,000, not 0"),
         (["pyproject.toml", "--at", "latest"], "--at takes now, a span back such as -1h, or a time"),
         (["pyproject.toml", "pyproject.toml"], "a file is named twice"),

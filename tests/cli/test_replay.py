@@ -22,7 +22,7 @@ from strandline.cli.commands import app
 from strandline.cli.replay import OBSERVE_PORT, _pages
 from strandline.errors import StrandlineError, UsageError
 from strandline.observe import Observed
-from strandline.replay.replay import Replay
+from strandline.replay.replay import Plan, Replay
 from strandline.replay.status import PartitionStatus, Status, Unfinished
 from strandline.replay.watch import Watch
 from strandline.stack import KafkaCluster
@@ -46,6 +46,24 @@ def run(*arguments: str) -> None:
         ([*TARGET, "--speedup", "0"], "a speed of 0 is not possible"),
         ([*TARGET, "--lookahead", "60"], "lookahead is to exceed packet_timeout"),
         ([*TARGET, "--start-at", "now"], "--start-at takes SOURCE@WALL"),
+        ([*TARGET, "--lookahead", "nan"], "--lookahead takes seconds, from 0 up to 31,622,400 (a year), not nan"),
+        ([*TARGET, "--packet-timeout", "1e300"], "--packet-timeout takes seconds"),
+        ([*TARGET, "--answer-timeout", "inf"], "--answer-timeout takes seconds"),
+        ([*TARGET, "--quiescence", "-1"], "--quiescence takes seconds"),
+        ([*TARGET, "--drain", "inf"], "--drain takes seconds"),
+        ([*TARGET, "--set", "session.timeout.ms=soon"], "'session.timeout.ms' takes a whole number of milliseconds"),
+        ([*TARGET, "--group", ""], "a group needs a name; give one by --group"),
+        ([*TARGET, "--topic", "a b"], "'a b' is not the name of a topic"),
+        ([*TARGET, "--results-topic", "a b"], "'a b' is not the name of a topic"),
+        ([*TARGET, "--topic", "t", "--results-topic", "t"], "need a topic each, not 't', 't', 't-dead-letters'"),
+        ([*TARGET, "--topic", "t", "--dead-letter-topic", "t-results"], "need a topic each"),
+        (
+            [*TARGET, "--until", "tomorrow"],
+            "'tomorrow' is no end; valid are -1h, 2026-01-01T00:00:00Z, latest, live, n",
+        ),
+        (["--target", "http://[::1"], "target 'http://[::1' is not like http://host:port"),
+        (["--target", "http://host:0"], "target 'http://host:0' has no port that can be"),
+        (["--target", "http://a\r\nb"], "is not like http://host:port"),
         ([*TARGET, "--from", "yesterday"], "'yesterday' is no start"),
         ([*TARGET, "--observe", "9464"], "--observe takes HOST:PORT, such as 127.0.0.1:9464, not '9464'"),
         ([*TARGET, "--observe", "127.0.0.1:99999"], "--observe takes HOST:PORT"),
@@ -58,6 +76,35 @@ def test_wrong_use_is_told(arguments: list[str], line: str) -> None:
     with pytest.raises((UsageError, CycloptsError)) as error:
         run(*arguments)
     assert line in " ".join(str(error.value).split())
+
+
+@pytest.mark.parametrize("target", ["http://ann:hunter2@host", "http://ann:hunter2@host:no", "http://ann:hunter2@[::1"])
+def test_a_password_in_the_address_of_the_target_is_refused_and_not_repeated(target: str) -> None:
+    with pytest.raises(UsageError, match="a target has no user in its address") as error:
+        run("--target", target)
+    assert "hunter2" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "group"),
+    [([], "strandline-replay"), (["--set", "group.id=mine"], "mine"), (["--set", "group.id=a", "--group", "b"], "b")],
+)
+def test_the_group_may_be_among_the_settings_of_kafka(
+    options: list[str], group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[Plan] = []
+    monkeypatch.setattr("strandline.cli.dry_run.dry_run", lambda plan, start: plans.append(plan))
+    run(*TARGET, "--dry-run", *options)
+    assert [plan.kafka["group.id"] for plan in plans] == [group]
+
+
+def test_a_results_file_that_cannot_be_written_is_one_line_and_exit_code_1(
+    kafka: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    arguments = [*TARGET, "--topic", topic, "--kafka", kafka.address, "--observe", "127.0.0.1:0"]
+    result = run_strandline("replay", *arguments, "--results", tmp_path)
+    lines = [line for line in result.stderr.splitlines() if "status and metrics" not in line]
+    assert (result.returncode, lines) == (1, [f"strandline: results cannot be written to {tmp_path}: Is a directory"])
 
 
 def test_wrong_use_is_one_line_and_exit_code_2() -> None:

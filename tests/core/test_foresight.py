@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.core.foresight import LARGEST_BATCH, MOST_ASKED, Foresight
+from strandline.core.foresight import FIRST_ASKED, MOST_ASKED, Foresight
 
 MIB = 1 << 20
 
@@ -28,8 +28,11 @@ def test_growth_is_believed_at_once_and_its_end_slowly() -> None:
     assert foresight.unpacked(MIB) == 90 * MIB
 
 
-def test_an_answer_may_have_a_whole_batch_however_little_was_asked_for() -> None:
-    foresight = Foresight(MIB)
-    assert foresight.at_most(1) == LARGEST_BATCH
-    foresight.came(7 * MIB)
-    assert foresight.at_most(1) == 7 * MIB
+def test_the_first_answers_are_small_and_each_may_be_twice_as_large_as_the_one_before() -> None:
+    foresight = Foresight(1024 * MIB)
+    asked: list[int] = []
+    while not asked or asked[-1] < MOST_ASKED:
+        asked.append(foresight.to_ask())
+        foresight.came()
+    assert asked == [FIRST_ASKED << doubled for doubled in range(len(asked))]
+    assert foresight.to_ask() == MOST_ASKED

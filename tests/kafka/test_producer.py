@@ -140,6 +140,8 @@ def test_topics_that_are_missing_are_made_like_another(kafka: KafkaCluster) -> N
     assert [len(found[topic].partitions) for topic in ("results", "dead")] == [3, 3]
     with pytest.raises(UnknownTopic):
         asyncio.run(ensure_topics(settings, ["results"], like="not-there"))
+    with pytest.raises(BrokerRefused, match="TOPIC_EXCEPTION for the making of topic 'no name'"):
+        asyncio.run(ensure_topics(settings, ["no name"], like="model"))
     away = {"bootstrap.servers": f"127.0.0.1:{free_port()}"}
     with pytest.raises(BrokerUnreachable):
         asyncio.run(ensure_topics(away, ["results"], like="model", within=timedelta(milliseconds=300)))

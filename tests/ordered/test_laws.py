@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+import threading
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -230,7 +232,7 @@ class Memory:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.packed = self.unpacking = 0
         self.ordering: Ordering[Partition] | None = None
-        self.most_rows = self.most = self.largest_answer = 0
+        self.most_rows = self.most_packed = self.most = self.largest_answer = 0
         feed, scan_fetched, columns_within = Ordering.feed, reading.scan_fetched, records.columns_within
         fetch = Cluster.fetch
 
@@ -243,6 +245,7 @@ class Memory:
         def scanning(*args: Any) -> Scanned:
             scanned = scan_fetched(*args)
             self.packed += scanned.data.nbytes
+            self.most_packed = max(self.most_packed, self.packed)
             weakref.finalize(scanned.data, self.free, scanned.data.nbytes)
             self.note()
             return scanned
@@ -315,6 +318,36 @@ def test_the_buffer_keeps_its_bound_also_when_records_suddenly_grow_a_hundredfol
     # One answer comes beyond it, and is there twice while a batch of it is unpacked.
     assert memory.most <= bound + memory.largest_answer + batch_bytes
     assert memory.largest_answer <= max(bound // 8, batch_bytes)
+
+
+@pytest.mark.parametrize("phase", ["at_the_start", "once_live"])
+def test_of_answers_larger_than_was_asked_for_one_comes_beyond_the_buffer_also_with_several_leaders(
+    pair: KafkaCluster, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = f"laws-leaders-{phase}"
+    create_topic(pair.address, topic, 4, max_message_bytes="12000000")
+    size, bound = 10_000_000, 8 << 20
+    large = random.Random(2).randbytes(size)
+    written = [(partition, DAY + number, large) for number in range(2) for partition in range(4)]
+
+    def write() -> None:
+        produce(pair.address, topic, written, **{"message.max.bytes": 12_000_000, "linger.ms": 0})
+
+    memory = Memory(monkeypatch)
+    if phase == "at_the_start":
+        write()
+    with OrderedConsumer(pair.settings(), [Topic(topic)], buffer_bytes=bound) as consumer:
+        rows = rows_of(consumer.until_live())
+        if phase == "once_live":
+            writer = threading.Thread(target=write)
+            writer.start()
+            deadline = time.monotonic() + TIMEOUT
+            while len(rows) < len(written) and time.monotonic() < deadline:
+                rows += rows_of([consumer.poll(1.0)])
+            writer.join()
+    assert sorted((row.partition, row.offset) for row in rows) == [(p, n) for p in range(4) for n in range(2)]
+    assert memory.most_packed <= max(bound, memory.largest_answer)
+    assert memory.most_rows <= bound + size + 1000
 
 
 def test_a_damaged_batch_is_named_or_passed_over(kafka: KafkaCluster) -> None:

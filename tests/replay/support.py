@@ -222,7 +222,9 @@ def connection(name: str, said: Sequence[Said], *, close_at: float | None = None
 
 def write(address: str, topic: str, records: Iterable[tuple[str, bytes]], partition: int = -1) -> None:
     """Put records, each with its key, into a topic."""
-    producer = Producer({"bootstrap.servers": address, "linger.ms": 5, "message.max.bytes": 2_000_000})
+    # Idempotent, so that a slow broker does not change their order.
+    settings = {"linger.ms": 5, "message.max.bytes": 2_000_000, "enable.idempotence": True}
+    producer = Producer({"bootstrap.servers": address, **settings})
     for key, value in records:
         producer.produce(topic, value, key, partition=partition)
     assert producer.flush(TIMEOUT) == 0

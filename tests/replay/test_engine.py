@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import weakref
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -13,6 +14,7 @@ from strandline.clock import ManualClock, SystemClock
 from strandline.replay.alarms import Alarms
 from strandline.replay.auth import AuthConfig, SigV4Config
 from strandline.replay.engine import Engine, Limits
+from strandline.replay.session import Phase
 from strandline.replay.target import Target, TargetConnection
 from strandline.replay.tracing import TracedEngine
 from strandline.replay.transforms import Transform, TransformConfig
@@ -67,6 +69,30 @@ def test_a_session_of_an_earlier_generation_is_gone_when_a_request_of_a_new_one_
     uvloop.run(main(TracedEngine))
 
 
+def test_what_is_not_http_goes_out_as_it_is_unless_something_is_to_be_changed() -> None:
+    raw = b"GET /secret HTTP/1.1\r\nCookie: a\r\nX-Long: " + b"x" * 300_000 + b"\r\n\r\n"
+
+    async def main(config: TransformConfig) -> tuple[bytes, str | None]:
+        received = b""
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal received
+            while not received.endswith(b"\r\n\r\n") and (data := await reader.read(1 << 16)):
+                received += data
+            writer.write(OK)
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        target = Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        async with server, standing(target, transform=Transform("target", config)) as stand:
+            stand.feed(connection("c", [Said(0, raw)]))
+            await until(lambda: stand.finished, "it is over")
+            return received, stand.finished[0].error
+
+    assert uvloop.run(main(TransformConfig())) == (raw, None)
+    told = "read the request: it is not HTTP/1, or its head is too long"
+    assert uvloop.run(main(TransformConfig(auth="remove"))) == (b"", told)
+
+
 def test_a_session_that_is_closed_is_let_go_though_an_older_exchange_goes_on() -> None:
     async def main() -> None:
         async with serving(Held("/hangs")) as server, standing(server) as stand:
@@ -77,6 +103,68 @@ def test_a_session_that_is_closed_is_let_go_though_an_older_exchange_goes_on() -
             await until(lambda: stand.paths == ["/quick"] and len(server.open) == 1, "the second is over")
             gc.collect()
             assert [session() is None for session in sessions] == [False, True]
+
+    uvloop.run(main())
+
+
+@pytest.fixture
+def far_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections are opened as soon as their first request is known."""
+    monkeypatch.setattr("strandline.replay.session.AHEAD", Nanos(3_600_000 * MS))
+
+
+@pytest.mark.usefixtures("far_ahead")
+def test_a_connection_is_open_before_its_first_request_is_due_and_closed_when_its_partition_goes() -> None:
+    async def main() -> None:
+        async with serving() as server, standing(server) as stand:
+            stand.feed(connection("now", [Said(0, get("/now"))], close_at=0))
+            stand.feed(connection("later", [Said(60_000, get("/later"))]))
+            await until(lambda: len(server.closed) == 1 and len(server.open) == 1, "the second is open")
+            assert server.paths == ["/now"]
+            assert stand.engine.in_flight == 0
+            await stand.engine.stop([0], timedelta(0))
+            await until(lambda: not server.open, "it is closed")
+
+    uvloop.run(main())
+
+
+@pytest.mark.usefixtures("far_ahead")
+def test_a_connection_that_rests_is_not_opened_before_its_rest_is_over() -> None:
+    async def main() -> None:
+        limits = Limits(quiescence=timedelta(minutes=10))
+        async with serving() as server, standing(server, limits=limits) as stand:
+            stand.engine.assign(0, stand.engine.clock.monotonic())
+            stand.feed(connection("begins", [Said(0, get("/begins"))]), partition=1)
+            *_, going_on = connection("goes-on", [Said(0, get("/0")), Said(60_000, get("/1"))])
+            stand.feed([going_on], partition=0)
+            stand.feed(connection("later", [Said(60_000, get("/later"))]), partition=1)
+            await until(lambda: len(server.open) == 2, "the two that need not rest are open")
+            assert len(stand.engine.sessions) == 3
+
+    uvloop.run(main())
+
+
+class Shut(Target):
+    """Takes no connection, and counts who asked."""
+
+    asked = 0
+
+    async def connect(self, make: Callable[[], TargetConnection]) -> TargetConnection:
+        self.asked += 1
+        raise ConnectionRefusedError
+
+
+@pytest.mark.usefixtures("far_ahead")
+def test_the_clock_does_not_stop_for_a_connection_that_nobody_needs_yet() -> None:
+    async def main() -> None:
+        target = Shut("http://127.0.0.1:1")
+        async with standing(target) as stand:
+            stand.engine.timeline.begin(Nanos(BEGIN))
+            stand.feed(connection("later", [Said(60_000, get("/later"))]))
+            await until(lambda: target.asked, "a connection is asked for")
+            assert stand.engine.leave.is_given
+            (session,) = stand.engine.sessions
+            assert session.phase is Phase.WAITING
 
     uvloop.run(main())
 

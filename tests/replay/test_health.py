@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from strandline.cli.replay import allow_many_connections
-from strandline.errors import TargetRefused
+from strandline.errors import TargetDown, TargetRefused
 from strandline.replay.engine import Limits
 from strandline.replay.health import MOST_REFUSALS, is_ours
 from strandline.replay.session import Phase
@@ -76,6 +76,20 @@ def test_a_target_that_is_down_often_costs_no_request_while_the_clock_stops_for_
             stand.feed(connection("c", [Said(0, get("/"))]))
             await until(lambda: stand.paths == ["/"], "it is sent at last")
             assert stand.engine.counters.failed == 0
+
+    uvloop.run(main())
+
+
+def test_a_target_that_is_reached_now_and_then_and_takes_no_request_ends_the_replay() -> None:
+    async def main() -> None:
+        limits = Limits(down_for=timedelta(seconds=1))
+        refusals = [errno.ECONNREFUSED] * 10_000
+        async with serving() as server, standing(Unsteady(server.port, refusals), limits=limits) as stand:
+            stand.feed(connection("c", [Said(0, get("/"))]))
+            with pytest.raises(TargetDown, match=r"could not be reached for 1 s .*Connection refused"):
+                while True:
+                    stand.engine.check()
+                    await asyncio.sleep(0.01)
 
     uvloop.run(main())
 

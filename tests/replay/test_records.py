@@ -96,7 +96,10 @@ def test_a_capture_that_is_scattered_over_partitions_is_refused_with_the_way_to_
     asyncio.run(main())
 
 
-def test_half_a_request_at_the_end_is_told_and_left_for_another_time(kafka: KafkaCluster, topic: str) -> None:
+def test_half_a_request_at_the_end_is_told_and_left_for_another_time(
+    kafka: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "results.jsonl"
     request = post("/late", b"0123456789")
     recording = Recording("node", "half")
     recording.read(Nanos(BEGIN), request[:-5])
@@ -110,9 +113,13 @@ def test_half_a_request_at_the_end_is_told_and_left_for_another_time(kafka: Kafk
 
     async def main() -> None:
         async with serving() as server:
-            run = await replay(plan(kafka.address, topic, server))
+            run = await replay(plan(kafka.address, topic, server, results=path))
             assert sorted(server.paths) == ["/after", "/before"]
             assert "1 half at the end, not committed" in summary(run)
+            [half] = [result for result in results(path) if result["source_request"]["target"] == "/late"]
+            assert (half["id"], half["sent_us"], half["due_us"], half["verdict"]) == ("0-1.0", None, None, "no_target")
+            assert half["source_request"]["body"] == "01234"
+            assert "the next run finds it" in half["error"]
             assert committed(kafka.address, topic) == [1]
             server.arrivals.clear()
             write(kafka.address, topic, (("half", record) for record in rest))
@@ -122,6 +129,18 @@ def test_half_a_request_at_the_end_is_told_and_left_for_another_time(kafka: Kafk
 
     asyncio.run(main())
     assert committed(kafka.address, topic) == [4]
+
+
+def test_a_replay_that_finds_nothing_new_says_how_to_begin_anew(kafka: KafkaCluster, topic: str) -> None:
+    capture(kafka.address, topic, {"c": connection("c", [Said(0, get("/1"))])})
+
+    async def main() -> None:
+        async with serving() as server:
+            assert "begins anew" not in summary(await replay(plan(kafka.address, topic, server)))
+            again = summary(await replay(plan(kafka.address, topic, server)))
+            assert again.endswith(f" in '{topic}'; --from earliest begins anew")
+
+    asyncio.run(main())
 
 
 def test_an_answer_that_is_open_at_the_end_is_told_as_incomplete(

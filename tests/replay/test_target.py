@@ -1,6 +1,7 @@
 """A target that is down, goes away, is slow, breaks off, answers nonsense, or cannot be trusted."""
 
 import asyncio
+import gc
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -35,6 +36,44 @@ from tests.replay.support import (
     serving,
     until,
 )
+
+
+def test_a_host_is_looked_up_once_for_all_who_connect_at_a_time_and_each_address_is_tried() -> None:
+    looked_up = 0
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        async def look_up(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+            nonlocal looked_up
+            looked_up += 1
+            await asyncio.sleep(0)
+            assert host == "service.example"
+            # Nobody listens at the first of them.
+            return [(socket.AF_INET, 1, 6, "", (address, port)) for address in ("127.0.0.2", "127.0.0.1")]
+
+        async with serving() as server:
+            loop.getaddrinfo = look_up  # type: ignore[assignment, method-assign]
+            target = Target(f"http://service.example:{server.port}")
+            for times in (1, 2):
+                await asyncio.gather(*(target.try_connection() for _ in range(20)))
+                assert looked_up == times
+
+    asyncio.run(main())
+
+
+def test_a_host_that_is_nowhere_is_told_to_everyone_and_to_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        target = Target("http://nowhere.invalid")
+        outcomes = await asyncio.gather(*(target.try_connection() for _ in range(20)), return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {socket.gaierror}
+        # One who does not wait for it.
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(target.try_connection(), 0)
+
+    uvloop.run(main())
+    gc.collect()
+    assert not caplog.records
 
 
 def free_port() -> int:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strandline.clock import ManualClock, SystemClock
 from strandline.replay.alarms import Alarms
 from strandline.replay.leave import Leave, Reason
-from strandline.replay.timeline import Timeline
+from strandline.replay.timeline import AS_FAST_AS_POSSIBLE, Timeline, date_of
 from strandline.units import Nanos
 
 times = st.integers(0, 10**12).map(Nanos)
@@ -101,3 +101,32 @@ def test_alarms_ring_each_once_in_the_order_of_their_times_and_never_early(offse
         assert [due for due, _ in rung] == sorted(begin + offset for offset in offsets)
 
     asyncio.run(main())
+
+
+def test_an_alarm_beyond_what_the_kernel_counts_keeps_no_other_from_ringing() -> None:
+    async def main() -> None:
+        clock, rung = SystemClock(), asyncio.Event()
+        alarms = Alarms(asyncio.get_running_loop(), clock)
+        alarms.at(Nanos(1 << 80), rung.clear)
+        alarms.at(Nanos(clock.monotonic() + 1_000_000), rung.set)
+        async with asyncio.timeout(30):
+            await rung.wait()
+        assert len(alarms) == 1
+        alarms.close()
+
+    asyncio.run(main())
+
+
+@given(st.integers(-(1 << 90), 1 << 90).map(Nanos))
+def test_any_time_that_is_reached_can_be_shown(source: Nanos) -> None:
+    date = date_of(source)
+    assert date is None or abs(date.timestamp() * 1e9 - source) < 1e6
+
+
+def test_at_full_speed_the_time_is_soon_beyond_all_dates() -> None:
+    clock = ManualClock()
+    timeline = Timeline(clock, AS_FAST_AS_POSSIBLE)
+    timeline.begin(Nanos(0))
+    clock.advance(Nanos(600 * 10**9))
+    assert timeline.reached() is not None
+    assert date_of(timeline.reached()) is None

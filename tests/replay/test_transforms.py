@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from strandline.config import load
 from strandline.errors import ConfigError, OptionError, TransformFailed
-from strandline.replay.identity import marker, request_id
 from strandline.replay.steps import JsonConfig, Request, StepConfig
 from strandline.replay.transforms import Transform, TransformConfig
 from strandline.wire.head import Head, add_header
+from strandline.wire.identity import marker, request_id
 
 GET = b"GET /old/a?q=1 HTTP/1.1\r\nHost: source\r\nCookie: secret\r\naccept: */*\r\n\r\n"
 documents = st.dictionaries(

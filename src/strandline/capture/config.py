@@ -16,6 +16,7 @@ from strandline.capture.recorder import Reliable
 from strandline.capture.redaction import FRAMING, Action, Redaction
 from strandline.config import Secret, Section
 from strandline.errors import OptionError
+from strandline.kafka.starts import TOPIC_NAME
 from strandline.wire.traffic import TOPIC
 
 SHORTEST_KEY = 16
@@ -109,6 +110,8 @@ def settings_of(config: CaptureConfig, kafka: Mapping[str, str]) -> Settings:
     node = config.node_id if config.node_id is not None else re.sub(r"[^0-9A-Za-z._-]", "-", socket.gethostname())[:128]
     if NODE.fullmatch(node) is None:
         raise OptionError("--node-id takes letters, digits, dots, dashes and underscores, at most 128")
+    if TOPIC_NAME.fullmatch(config.topic) is None:
+        raise OptionError(f"'{config.topic}' is not the name of a topic")
     return Settings(
         listen=parse_address(config.listen, "--listen"),
         upstream=upstream,
@@ -150,6 +153,8 @@ def parse_target(text: str) -> tuple[bool, Address]:
         raise OptionError("--to takes http://HOST:PORT or https://HOST:PORT, without a path; bytes pass unchanged")
     if url.query or url.fragment or url.username is not None:
         raise OptionError("--to takes a host and a port only; bytes pass unchanged")
+    if port == 0:
+        raise OptionError("--to takes a port from 1 to 65535")
     secure = url.scheme == "https"
     return secure, (url.hostname, port if port is not None else 443 if secure else 80)
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from threading import Event, Thread
+from typing import Any
 
 from confluent_kafka import KafkaError as Reason
 from confluent_kafka import KafkaException, Message, Producer
@@ -53,11 +54,14 @@ class Publisher:
         self._was_crowded = False
         self._lost_since = 0.0
         self._lost_before = (0, 0)
+        self._complaints: set[int] = set()
         # Room for what is counted here, and for what librdkafka counts besides.
         kbytes = max(1, 2 * buffer_bytes >> 10)
-        defaults = {"linger.ms": linger_ms, "client.id": "strandline-capture"}
+        # What librdkafka logs of a broker that is away comes several times a second; `_complained` tells it once.
+        defaults = {"linger.ms": linger_ms, "client.id": "strandline-capture", "log_level": 2}
         try:
-            ours = {**defaults, **settings, **OURS, "queue.buffering.max.kbytes": kbytes}
+            ours: dict[str, Any] = {**defaults, **settings, **OURS, "queue.buffering.max.kbytes": kbytes}
+            ours["error_cb"] = self._complained
             self._producer = Producer(ours, logger=log)
         except KafkaException as error:
             text = error.args[0].str()
@@ -167,8 +171,14 @@ class Publisher:
 
     def _serve(self) -> None:
         while self._is_open:
-            if self._is_waited_for.wait(POLL_S):
-                self._producer.poll(POLL_S)
+            # Also while nothing is on its way: what librdkafka complains of would gather.
+            self._producer.poll(POLL_S if self._is_waited_for.wait(POLL_S) else 0)
+
+    def _complained(self, error: Reason) -> None:
+        """On either thread: Kafka is in trouble. Each kind of it is told once, until records pass again."""
+        if error.code() not in self._complaints:
+            self._complaints.add(error.code())
+            log.warning("Kafka: %s", error.str())
 
     def _delivered(self, done: Done, size: int, error: Reason | None, _message: Message | None) -> None:
         """On either thread."""
@@ -187,6 +197,9 @@ class Publisher:
             self.waiting_bytes -= size
             if error is None:
                 self.published += 1
+                if self._complaints:
+                    self._complaints.clear()
+                    log.info("Kafka takes records again")
             else:
                 self.failed += 1
                 if self.failed == 1 or not self.failed % 1000:

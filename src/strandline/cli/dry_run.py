@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from difflib import SequenceMatcher
 from fractions import Fraction
 
@@ -16,7 +16,7 @@ from strandline.kafka.starts import Committed, StartAt
 from strandline.ordered import OrderedConsumer, Topic
 from strandline.replay.rehearsal import Rehearsal, Sample
 from strandline.replay.replay import Plan
-from strandline.replay.timeline import AS_FAST_AS_POSSIBLE
+from strandline.replay.timeline import AS_FAST_AS_POSSIBLE, date_of
 from strandline.units import Nanos, nanos
 from strandline.wire.head import Head
 from strandline.wire.transactions import Cause
@@ -191,7 +191,9 @@ def _of(count: int, what: str) -> str:
 
 
 def _time(at: Nanos) -> str:
-    return f"{datetime.fromtimestamp(at // 1_000_000 / 1000, UTC).isoformat(timespec='milliseconds')[:-6]}Z"
+    date = date_of(Nanos(at // 1_000_000 * 1_000_000))
+    # A capture may tell any time.
+    return f"{at / 1e9:.3f} s" if date is None else f"{date.isoformat(timespec='milliseconds')[:-6]}Z"
 
 
 def _duration(span: int) -> str:

@@ -277,6 +277,8 @@ def _format(file: Path, format_: Literal["auto", "har", "gor", "base64"]) -> For
         begin = opened.peek(PEEK).removeprefix(b"\xef\xbb\xbf").lstrip()
     if format_ != "auto":
         return format_
+    if not begin:
+        raise OptionError(f"{file}: is empty")
     if begin.startswith(b"{"):
         return "har"
     line = begin.partition(b"\n")[0][:PEEK].rstrip()

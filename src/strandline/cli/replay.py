@@ -7,6 +7,7 @@ import resource
 import signal
 import ssl
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -31,13 +32,14 @@ from strandline.replay.health import WhenDown
 from strandline.replay.replay import From, Plan, Replay, Until
 from strandline.replay.retries import DefaultRetry, load_policy
 from strandline.replay.target import Target
-from strandline.replay.timeline import AS_FAST_AS_POSSIBLE
+from strandline.replay.timeline import AS_FAST_AS_POSSIBLE, date_of
 from strandline.replay.transforms import Transform, TransformConfig
 from strandline.replay.watch import Watch
 from strandline.units import Nanos
 from strandline.wire.traffic import TOPIC
 
 GROUP = "strandline-replay"
+LONGEST = 86_400 * 366
 LOOPBACK = "127.0.0.1"
 OBSERVE_PORT = 9464
 SESSION_TIMEOUT = timedelta(seconds=45)
@@ -79,7 +81,7 @@ def replay(
     kafka: str | None = None,
     kafka_config: Path | None = None,
     settings: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = (),
-    group: str = GROUP,
+    group: str | None = None,
     observe: str | None = None,
     rehearse: Annotated[bool, Parameter(name="--dry-run", negative="", show_default=False)] = False,
 ) -> None:
@@ -143,7 +145,7 @@ def replay(
     settings
         One more setting, name=value, over those of the file; may be repeated.
     group
-        The consumer group. Members of one group share the work.
+        The consumer group, strandline-replay unless told otherwise. Members of one group share the work.
     observe
         HOST:PORT of the pages /metrics (for Prometheus), /healthz, /readyz, and /status, which `strandline replay
         status` asks. Without it 127.0.0.1:9464, or any free port where that one is taken.
@@ -155,6 +157,7 @@ def replay(
     place = Target(target, tls=_tls(target_ca))
     transform = Transform(place.authority, load(config, TransformConfig) if config is not None else None)
     reach: dict[str, object] = {
+        "group.id": GROUP,
         "session.timeout.ms": int(SESSION_TIMEOUT.total_seconds() * 1000),
         **kafka_settings(os.environ, kafka_config, settings, kafka, group),
     }
@@ -172,17 +175,17 @@ def replay(
         until=_until(until),
         speed=speed,
         reference=None if start_at is None else parse_reference(start_at, speed),
-        lookahead=timedelta(seconds=lookahead),
-        packet_timeout=timedelta(seconds=packet_timeout),
-        drain=timedelta(seconds=drain),
+        lookahead=_seconds("--lookahead", lookahead),
+        packet_timeout=_seconds("--packet-timeout", packet_timeout),
+        drain=_seconds("--drain", drain),
         when_down=WhenDown(when_down),
         policy=DefaultRetry() if retry is None else load_policy(retry),
         limits=Limits(
             concurrency=concurrency,
             memory=memory * MEBI,
-            answer_within=timedelta(seconds=answer_timeout),
-            quiescence=timedelta(seconds=quiescence),
-            stalled_after=timedelta(milliseconds=int(str(reach["session.timeout.ms"])) / 2),
+            answer_within=_seconds("--answer-timeout", answer_timeout),
+            quiescence=_seconds("--quiescence", quiescence),
+            stalled_after=_session_timeout(reach) / 2,
         ),
         marks=marker,
     )
@@ -270,10 +273,10 @@ async def _show(run: Replay, watch: Watch) -> None:
 def progress(run: Replay) -> str:
     """What is going on."""
     counters = run.engine.counters
-    reached = run.engine.timeline.reached()
+    reached = date_of(run.engine.timeline.reached())
     parts = [f"{counters.sent:,} sent", f"{run.engine.in_flight:,} on their way"]
     if reached is not None:
-        parts.append(f"at {datetime.fromtimestamp(reached / 1e9, UTC):%Y-%m-%dT%H:%M:%SZ}")
+        parts.append(f"at {reached:%Y-%m-%dT%H:%M:%SZ}")
     late = counters.lateness
     parts.append(f"late by {late.quantile(0.5) / 1e6:.1f} ms, p99 {late.quantile(0.99) / 1e6:.1f} ms")
     against = run.engine.leave.against
@@ -297,6 +300,9 @@ def summary(run: Replay) -> str:
         "records that cannot be read": run.buried,
     }
     parts += [f"{count:,} {name}" for name, count in others.items() if count]
+    if run.plan.start is From.COMMITTED and not (counters.requests or verdicts or run.buried):
+        group = run.plan.kafka["group.id"]
+        parts.append(f"nothing is left for the group '{group}' in '{run.plan.topic}'; --from earliest begins anew")
     return "; ".join(parts)
 
 
@@ -345,8 +351,22 @@ def _start(text: str) -> From | datetime:
 def _until(text: str) -> Until | datetime:
     if text == "never":
         return Until.NEVER
-    end = parse_end(text)
+    end = parse_end(text, ["never"])
     return Until.LIVE if isinstance(end, Live) else (cutoff(end, datetime.now(UTC)) or Until.LIVE)
+
+
+def _seconds(option: str, seconds: float) -> timedelta:
+    # Neither what is no number nor what is without end.
+    if not 0 <= seconds <= LONGEST:
+        raise OptionError(f"{option} takes seconds, from 0 up to {LONGEST:,} (a year), not {seconds:g}")
+    return timedelta(seconds=seconds)
+
+
+def _session_timeout(settings: Mapping[str, object]) -> timedelta:
+    text = str(settings["session.timeout.ms"])
+    if not text.isdecimal():
+        raise OptionError("'session.timeout.ms' takes a whole number of milliseconds")
+    return timedelta(milliseconds=int(text))
 
 
 def _tls(authorities: Path | None) -> ssl.SSLContext | None:

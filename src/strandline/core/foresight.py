@@ -3,6 +3,8 @@
 What is foreseen decides how much to ask for. It may be wrong; that what is held keeps its bound does not hang on it.
 """
 
+# Large answers cost less to read in all; the first ones are small, so that rows are there soon.
+FIRST_ASKED = 1 << 20
 MOST_ASKED = 8 << 20
 # An answer should be no more than such a part of the buffer as it comes, and once it is unpacked; and those of all
 # leaders together no more than a half of it.
@@ -11,8 +13,6 @@ UNPACKED_PARTS = 4
 LEAST_ASKED = 64 << 10
 FIRST_GROWTH = 4.0
 SLOWLY = 0.9
-# An answer has a whole batch, however little was asked for. A broker takes batches of this size unless told otherwise.
-LARGEST_BATCH = 1 << 20
 
 
 class Foresight:
@@ -21,14 +21,15 @@ class Foresight:
     def __init__(self, buffer_bytes: int) -> None:
         self._buffer_bytes = buffer_bytes
         self._most_asked = min(MOST_ASKED, max(LEAST_ASKED, buffer_bytes // PACKED_PARTS))
+        self._step = FIRST_ASKED
         self.leaders = 1
         """How many are asked side by side."""
         self._growth = FIRST_GROWTH
-        self._largest = LARGEST_BATCH
 
     def to_ask(self) -> int:
         """The bytes to ask for in one fetch."""
-        return min(self._most_asked, self.packed(self._buffer_bytes // max(UNPACKED_PARTS, 2 * self.leaders)))
+        fitting = self.packed(self._buffer_bytes // max(UNPACKED_PARTS, 2 * self.leaders))
+        return min(self._step, self._most_asked, fitting)
 
     def packed(self, unpacked: int) -> int:
         """The bytes to ask for to have so many once they are unpacked."""
@@ -38,13 +39,9 @@ class Foresight:
         """What so many bytes will be here."""
         return int(packed * self._growth)
 
-    def at_most(self, asked: int) -> int:
-        """What may come where so many bytes are asked for."""
-        return max(self._largest, self.unpacked(asked))
-
-    def came(self, packed: int) -> None:
-        """An answer has come."""
-        self._largest = max(self._largest, packed)
+    def came(self) -> None:
+        """An answer has come: the next may be twice as large."""
+        self._step = min(MOST_ASKED, 2 * self._step)
 
     def grew(self, times: float) -> None:
         """Records were so many times as large as they were packed. Less growth is believed slowly."""

@@ -235,7 +235,7 @@ class Ordering(Generic[Key]):
 
     def to_read(self, on_the_way: int = 0) -> list[Key]:
         """The partitions to read on, the slowest first, with so many bytes on the way; none when the buffer is full."""
-        spare = self._spare(on_the_way)
+        spare = self.spare(on_the_way)
         if spare <= 0 or (self.held_bytes + on_the_way >= self._ahead_bytes and self._can_leave()):
             return []
         slowest = self.awaited()
@@ -258,10 +258,10 @@ class Ordering(Generic[Key]):
 
     def room(self, key: Key, on_the_way: int = 0) -> int:
         """The bytes that more rows of a partition may take, with so many on the way to others."""
-        return max(0, self._spare(on_the_way)) + self._reserve(self._partitions[key])
+        return max(0, self.spare(on_the_way)) + self._reserve(self._partitions[key])
 
-    def _spare(self, on_the_way: int) -> int:
-        """What is neither taken nor kept for a partition."""
+    def spare(self, on_the_way: int) -> int:
+        """What is neither taken nor kept for a partition, with so many bytes on the way; below 0 when that is more."""
         kept = sum(self._reserve(partition) for partition in self._partitions.values())
         return self.buffer_bytes - self.held_bytes - on_the_way - kept
 

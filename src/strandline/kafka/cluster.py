@@ -36,7 +36,7 @@ from strandline.errors import (
     did_you_mean,
 )
 from strandline.kafka import security
-from strandline.kafka.connection import Connection
+from strandline.kafka.connection import Admit, Connection
 from strandline.kafka.partition import Partition
 from strandline.units import Nanos, nanos
 
@@ -245,10 +245,12 @@ class Cluster:
         max_bytes: int,
         partition_bytes: int,
         max_wait: timedelta,
+        admit: Admit | None = None,
     ) -> list[Fetched]:
         """Whole record batches from the given positions on, of partitions that one node leads, the first ones first.
 
         At least one batch comes where there is one, however large. Waits for the first record, `max_wait` at most.
+        What comes is told to `admit`, and waits for it.
         """
         topics = tuple(
             FetchTopic(
@@ -274,7 +276,8 @@ class Cluster:
             forgotten_topics_data=(),
         )
         connection = await self._connect(node, self._reading)
-        answer = await connection.ask(request, FetchResponse, within=ANSWER_WITHIN + max_wait.total_seconds())
+        within = ANSWER_WITHIN + max_wait.total_seconds()
+        answer = await connection.ask(request, FetchResponse, within=within, admit=admit)
         if answer.error_code is not ErrorCode.none:
             raise BrokerRefused(answer.error_code.name, connection.address)
         return [

@@ -1,8 +1,12 @@
-"""One connection to one broker: a request out, its answer in, within a time-out."""
+"""One connection to one broker: a request out, its answer in, within a time-out.
+
+An answer says first how large it is. Whoever has no room for it yet lets it wait there, at the broker.
+"""
 
 import asyncio
 import ssl
 import struct
+from collections.abc import Awaitable, Callable
 from io import BytesIO
 from typing import Final, TypeVar, cast
 
@@ -29,61 +33,75 @@ SIZE: Final = struct.Struct(">i")
 # An answer holds at least one whole batch, however few bytes were asked for; no broker takes one as large as this.
 MAX_FRAME = 256 << 20
 FIRST_FRAME = 64 << 10
+# Memory for an answer is used again for the next, but not that of one much larger than was asked for.
+LARGEST_KEPT = 9 << 20
 
 Answer = TypeVar("Answer", bound=ResponsePayload)
+Admit = Callable[[int], Awaitable[None]]
+"""Waits until there is room for an answer of so many bytes."""
 
 
 class _Frames(asyncio.BufferedProtocol):
-    """Receives one answer at a time straight into a buffer that is used again for the next."""
+    """Receives one answer at a time straight into a buffer that is used again for the next.
+
+    The four bytes of an answer's size are read by themselves, and then nothing more until `receive`.
+    """
 
     transport: asyncio.Transport
 
     def __init__(self) -> None:
         self.failure: Exception | None = None
-        self._waiter: asyncio.Future[memoryview] | None = None
-        self._buffer = bytearray(FIRST_FRAME)
+        self._waiter: asyncio.Future[None] | None = None
+        self._size = memoryview(bytearray(SIZE.size))
+        self._kept = bytearray(FIRST_FRAME)
+        self._into = self._size
         self._filled = 0
-        self._end = SIZE.size
-        self._has_size = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
 
-    async def exchange(self, frame: bytes) -> memoryview:
-        """Send a frame and wait for the next one; its memory is used again by the one after it."""
-        if self.failure is not None:
-            raise self.failure
-        self._waiter = asyncio.get_running_loop().create_future()
+    async def send(self, frame: bytes) -> int:
+        """Send a frame; the bytes of what comes back."""
+        waiter = self._await(self._size)
         self.transport.write(frame)
-        return await self._waiter
+        await waiter
+        (size,) = SIZE.unpack(self._size)
+        if not SIZE.size <= size <= MAX_FRAME:
+            raise ConnectionError(f"an answer of {size} bytes: this is not a Kafka broker, or not this listener")
+        return int(size)
+
+    async def receive(self, size: int) -> memoryview:
+        """What came back; its memory is used again by what comes after it."""
+        buffer = self._kept if size <= len(self._kept) else bytearray(size)
+        if size <= LARGEST_KEPT:
+            self._kept = buffer
+        waiter = self._await(memoryview(buffer)[:size])
+        self.transport.resume_reading()
+        await waiter
+        answer, self._into = self._into.toreadonly(), self._size
+        self.transport.resume_reading()
+        return answer
 
     def close(self) -> None:
         self._fail(ConnectionError("the connection was closed"))
 
+    def _await(self, buffer: memoryview) -> asyncio.Future[None]:
+        if self.failure is not None:
+            raise self.failure
+        self._into, self._filled = buffer, 0
+        self._waiter = asyncio.get_running_loop().create_future()
+        return self._waiter
+
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  (asyncio's signature)
-        return memoryview(self._buffer)[self._filled : self._end]
+        return self._into[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._filled += nbytes
-        if self._filled < self._end:
-            return
-        if not self._has_size:
-            (size,) = SIZE.unpack_from(self._buffer)
-            if not SIZE.size <= size <= MAX_FRAME:
-                self._fail(
-                    ConnectionError(f"an answer of {size} bytes: this is not a Kafka broker, or not this listener")
-                )
-                return
-            if size > len(self._buffer):
-                self._buffer = bytearray(size)
-            self._filled, self._end, self._has_size = 0, size, True
-            return
-        frame = memoryview(self._buffer)[: self._end].toreadonly()
-        self._filled, self._end, self._has_size = 0, SIZE.size, False
         if self._waiter is None or self._waiter.done():
             self._fail(ConnectionError("an answer that nobody asked for"))
-        else:
-            self._waiter.set_result(frame)
+        elif self._filled == len(self._into):
+            self.transport.pause_reading()
+            self._waiter.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(exc or ConnectionError("the broker closed the connection"))
@@ -132,12 +150,23 @@ class Connection:
     def is_usable(self) -> bool:
         return self._frames.failure is None
 
-    async def ask(self, request: RequestPayload, answer: type[Answer], *, within: float) -> Answer:
-        """Send a request and wait for its answer, so many seconds at most. One that is given up on ends all."""
+    async def ask(
+        self, request: RequestPayload, answer: type[Answer], *, within: float, admit: Admit | None = None
+    ) -> Answer:
+        """Send a request and wait for its answer, so many seconds at most. One that is given up on ends all.
+
+        The time until an answer that has come is admitted does not count: then it is we who are waited for.
+        """
         async with self._turn:
             try:
-                async with asyncio.timeout(within):
-                    return await self._exchange(request, answer)
+                async with asyncio.timeout(within) as limit:
+                    self._correlation = (self._correlation + 1) & 0x7FFF_FFFF
+                    size = await self._frames.send(self._frame(request))
+                    if admit is not None:
+                        limit.reschedule(None)
+                        await admit(size)
+                        limit.reschedule(asyncio.get_running_loop().time() + within)
+                    return self._read(await self._frames.receive(size), answer)
             except (OSError, TimeoutError, SerialError) as error:
                 self.close()
                 problem = str(error) or f"no answer to {type(request).__name__} within {within:g} s"
@@ -146,9 +175,7 @@ class Connection:
                 self.close()
                 raise
 
-    async def _exchange(self, request: RequestPayload, answer: type[Answer]) -> Answer:
-        self._correlation = (self._correlation + 1) & 0x7FFF_FFFF
-        reply = await self._frames.exchange(self._frame(request))
+    def _read(self, reply: memoryview, answer: type[Answer]) -> Answer:
         header, at = entity_reader(answer.__header_schema__)(reply, 0)
         if header.correlation_id != self._correlation:
             raise ConnectionError(f"an answer to request {header.correlation_id} in place of {self._correlation}")

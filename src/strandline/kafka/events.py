@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Event as Flag
-from typing import NamedTuple
+
+import msgspec
 
 from strandline.kafka.partition import Partition
 from strandline.kafka.progress import Claim
 from strandline.units import Nanos
 
 
-class Taken(NamedTuple):
+class Taken(msgspec.Struct, frozen=True, gc=False):
     """A record that is ours to finish: hand its claim to `Progress.done` when it is."""
 
     partition: Partition

@@ -15,6 +15,7 @@ from strandline.errors import KafkaError, OptionError, PublisherFull
 from strandline.kafka.librdkafka import SAFE, client, translated
 
 Done = Callable[[KafkaError | None], object]
+Headers = list[tuple[str, str | bytes | None]]
 
 DEFAULTS = {"queue.buffering.max.kbytes": 64 << 10, "linger.ms": 2}
 CLOSE_WITHIN = 2.0
@@ -46,7 +47,7 @@ class Publisher:
         topic: str,
         value: bytes | None,
         key: bytes | None = None,
-        headers: list[tuple[str, str | bytes | None]] | None = None,
+        headers: Headers | None = None,
         on_done: Done | None = None,
     ) -> None:
         """Write a record soon. `on_done` is called once, on the loop: with None when all replicas have it.

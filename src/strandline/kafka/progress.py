@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 from threading import Lock
-from typing import NamedTuple
+
+import msgspec
 
 from strandline.core.frontier import Frontier, Oldest, Ticket
 from strandline.errors import NotOurs
@@ -10,7 +11,7 @@ from strandline.kafka.partition import Partition
 from strandline.units import Nanos
 
 
-class Claim(NamedTuple):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """A record in flight: what to hand back to `Progress.done`."""
 
     partition: Partition

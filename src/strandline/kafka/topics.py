@@ -47,13 +47,16 @@ def _ensure(admin: AdminClient, topics: list[str], like: str, address: str, seco
     missing = {topic for topic in topics if topic not in found}
     if missing:
         new = [NewTopic(topic, num_partitions=count) for topic in missing]
-        for made in admin.create_topics(new, request_timeout=seconds).values():
+        for topic, made in admin.create_topics(new, request_timeout=seconds).items():
             try:
                 made.result(2 * seconds)
             except KafkaException as error:
-                # Somebody else was faster.
-                if error.args[0].code() != Code.TOPIC_ALREADY_EXISTS:
+                problem = error.args[0]
+                if problem.code() in AWAY:
                     raise
+                # Else somebody was faster.
+                if problem.code() != Code.TOPIC_ALREADY_EXISTS:
+                    raise translated(problem, f"the making of topic '{topic}'") from None
     while not missing <= found.keys():
         if time.monotonic() > deadline:
             raise BrokerUnreachable(address, f"does not show {', '.join(sorted(missing))} after {seconds:g} s")

@@ -39,9 +39,12 @@ def parse_start(text: str, words: Mapping[str, StartAt] = STARTS) -> StartAt:
     return words.get(text) or _parse_moment(text, "start", words)
 
 
-def parse_end(text: str) -> EndAt:
-    """Read `live`, which is also `latest` and `now`, a span back from now or a time; raises OptionError."""
-    return ENDS.get(text) or _parse_moment(text, "end", ENDS)
+def parse_end(text: str, others: Iterable[str] = ()) -> EndAt:
+    """Read `live`, which is also `latest` and `now`, a span back from now or a time; raises OptionError.
+
+    The error names, beside these, other words that the caller takes.
+    """
+    return ENDS.get(text) or _parse_moment(text, "end", [*ENDS, *others])
 
 
 def cutoff(end: EndAt, now: datetime) -> datetime | None:

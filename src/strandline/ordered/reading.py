@@ -4,8 +4,9 @@ While the batches of one answer are unpacked in a thread, the next fetch is on i
 known from the headers of its batches alone.
 
 How large records are once they are unpacked is foreseen. Where that was too little, the rows for which there is no room
-are put back, and are fetched again when there is. So what is held stays within the buffer, and beyond it comes one
-answer at a time: of the partitions that all others wait for.
+are put back, and are fetched again when there is. How large an answer is, it says itself before it comes; one for which
+there is no room waits at its broker while another such one is here. So what is held stays within the buffer, and beyond
+it comes one answer at a time, in all phases and from however many leaders.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from collections import deque
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -86,6 +88,16 @@ class _Ask:
     wanted: Mapping[Partition, int]
     max_bytes: int
     partition_bytes: int
+    reserved: int
+    """What is kept of the buffer for the answer."""
+
+
+@dataclass(slots=True)
+class _Coming:
+    """An answer on its way: what is kept of the buffer for it, and whether it is beyond that."""
+
+    bytes: int
+    is_beyond: bool = False
 
 
 @dataclass(slots=True)
@@ -115,7 +127,7 @@ class Reading:
         self._on_the_way = 0
         self._foresight = Foresight(ordering.buffer_bytes)
         self._is_beyond = False
-        """Whether an answer that may be beyond the buffer is on its way or being unpacked."""
+        """Whether an answer that is beyond the buffer is coming in or being unpacked."""
         self._trouble: dict[Partition, _Trouble] = {}
         self._to_unpack: asyncio.Queue[tuple[Partition, Scanned, int]] = asyncio.Queue()
         self._tasks: dict[object, asyncio.Task[None]] = {}
@@ -169,38 +181,30 @@ class Reading:
     async def _read_from(self, node: int) -> None:
         while True:
             changed = self.changed
-            if ask := self._within(node):
+            if ask := self._within(node) or self._beyond(node):
                 await self._read(node, ask)
-            elif ask := self._beyond(node):
-                self._is_beyond = True
-                try:
-                    await self._read(node, ask)
-                    while any(self._busy[partition] for partition in ask.wanted):
-                        await self.changed.wait()
-                finally:
-                    self._is_beyond = False
-                    self._notify()
             else:
                 await changed.wait()
 
     def _within(self, node: int) -> _Ask | None:
         """What to fetch while there is room for it."""
         max_bytes = self._foresight.to_ask()
-        to_read = self._ordering.to_read(self._on_the_way + self._coming(max_bytes))
+        reserved = self._foresight.unpacked(max_bytes)
+        to_read = self._ordering.to_read(self._on_the_way + reserved)
         # What is needed is fetched once ahead.
         wanted = self._of_leader(node, [partition for partition in to_read if self._busy[partition] <= 1])
-        return _Ask(wanted, max_bytes, max(LEAST_OF_A_PARTITION, max_bytes // len(wanted))) if wanted else None
+        if not wanted:
+            return None
+        return _Ask(wanted, max_bytes, max(LEAST_OF_A_PARTITION, max_bytes // len(wanted)), reserved)
 
     def _beyond(self, node: int) -> _Ask | None:
-        """What to fetch although there may be no room for it: little, and from one leader at a time."""
-        if self._is_beyond:
-            return None
+        """What to fetch although there is no room for it: little, of the partitions that all others wait for."""
         max_bytes = self._foresight.to_ask()
-        if self._ordering.to_read(self._on_the_way + self._coming(max_bytes)):
+        if self._ordering.to_read(self._on_the_way + self._foresight.unpacked(max_bytes)):
             return None
         awaited = self._ordering.awaited()
         wanted = self._of_leader(node, [partition for partition in awaited if not self._busy[partition]])
-        return _Ask(wanted, max_bytes, self._foresight.packed(self._ordering.share)) if wanted else None
+        return _Ask(wanted, max_bytes, self._foresight.packed(self._ordering.share), 0) if wanted else None
 
     def _of_leader(self, node: int, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return {
@@ -209,17 +213,18 @@ class Reading:
             if self._cluster.leader(partition) == node and self._next[partition] < self._end(partition)
         }
 
-    def _coming(self, max_bytes: int) -> int:
-        """What a fetch takes of the buffer."""
-        if self._ends is None:
-            # Leaders are waited for side by side, mostly for few records: none may keep another from being asked.
-            return self._foresight.unpacked(max_bytes)
-        return self._foresight.at_most(max_bytes)
-
     async def _read(self, node: int, ask: _Ask) -> None:
-        """Fetch once, and hand on what comes."""
-        reserved = self._coming(ask.max_bytes)
-        self._on_the_way += reserved
+        """Fetch once, and hand on what comes. An answer beyond the buffer is unpacked before the next is asked for."""
+        coming = _Coming(ask.reserved)
+        self._on_the_way += coming.bytes
+        try:
+            await self._fetch(node, ask, coming)
+            while coming.is_beyond and any(self._busy[partition] for partition in ask.wanted):
+                await self.changed.wait()
+        finally:
+            self._make_way(coming)
+
+    async def _fetch(self, node: int, ask: _Ask, coming: _Coming) -> None:
         try:
             answers = await self._cluster.fetch(
                 node,
@@ -228,18 +233,37 @@ class Reading:
                 max_bytes=ask.max_bytes,
                 partition_bytes=ask.partition_bytes,
                 max_wait=MAX_WAIT,
+                admit=partial(self._admit, coming),
             )
         except (BrokerUnreachable, Moved) as error:
+            self._make_way(coming)
             await self._look_again(ask.wanted, error)
             return
         finally:
-            self._on_the_way -= reserved
+            self._on_the_way -= coming.bytes
             self._notify()
-        self._foresight.came(sum(len(fetched.records) for fetched in answers))
+        self._foresight.came()
         moved = [fetched for fetched in answers if not await self._take(fetched)]
         if moved:
             wanted = {fetched.partition: fetched.asked for fetched in moved}
             await self._look_again(wanted, Moved(moved[0].partition, moved[0].error.name))
+
+    async def _admit(self, coming: _Coming, size: int) -> None:
+        """Wait until there is room for an answer of so many bytes, or until it is the only one beyond the buffer."""
+        more = max(0, size - coming.bytes)
+        while more and self._ordering.spare(self._on_the_way + more) < 0:
+            if not self._is_beyond:
+                self._is_beyond = coming.is_beyond = True
+                break
+            await self.changed.wait()
+        coming.bytes += more
+        self._on_the_way += more
+
+    def _make_way(self, coming: _Coming) -> None:
+        """Let another answer come in beyond the buffer, where this one has."""
+        if coming.is_beyond:
+            self._is_beyond = coming.is_beyond = False
+            self._notify()
 
     async def _take(self, fetched: Fetched) -> bool:
         """Take what came of a partition; False when its leader must be looked for."""

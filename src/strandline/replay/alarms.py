@@ -17,6 +17,8 @@ from strandline.units import Nanos
 CLOCK_MONOTONIC = 1
 ABSOLUTE = 1
 SECOND = 1_000_000_000
+FARTHEST = 1 << 62
+"""Beyond it the kernel cannot count; whoever waits so long is looked at once more then."""
 
 
 class _Setting(ctypes.Structure):
@@ -64,7 +66,7 @@ class Alarms:
 
     def _set(self, due: Nanos) -> None:
         # A time of 0 would stop the timer.
-        seconds, rest = divmod(max(1, due), SECOND)
+        seconds, rest = divmod(min(max(1, due), FARTHEST), SECOND)
         setting = _Setting(0, 0, seconds, rest)
         if _libc.timerfd_settime(self._fd, ABSOLUTE, ctypes.byref(setting), None):
             raise OSError(ctypes.get_errno(), "timerfd_settime")

@@ -22,7 +22,6 @@ from strandline.core.pacing import Pace
 from strandline.replay.alarms import Alarms
 from strandline.replay.guard import Guard, Owner
 from strandline.replay.health import Health, Refused, WhenDown, is_ours
-from strandline.replay.identity import marker
 from strandline.replay.leave import Leave
 from strandline.replay.outgoing import CapturedBody, outgoing
 from strandline.replay.retries import RetryPolicy
@@ -34,6 +33,7 @@ from strandline.replay.transforms import Transform
 from strandline.units import Nanos, nanos
 from strandline.wire.answers import KEEP
 from strandline.wire.head import add_header
+from strandline.wire.identity import marker
 from strandline.wire.transactions import Cause, ConnectionKey, Transaction
 
 SWEEP = 0.5
@@ -42,6 +42,7 @@ UNSENT = {
     Cause.EXPIRED: "nothing more was captured of the request for too long",
     Cause.BROKEN: "a part of the request is not in the log",
 }
+HALF = "half of the request is behind the end of what was read; the next run finds it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +108,13 @@ class Engine:
         self.timeline = Timeline(self.clock, speed, reference)
         self._failure: BaseException | None = None
         self._health = Health(
-            target, self.timeline, self.leave, self.fail, when_down=when_down, patience=self.limits.down_for
+            target,
+            self.timeline,
+            self.leave,
+            self.fail,
+            when_down=when_down,
+            patience=self.limits.down_for,
+            sendings=lambda: self.counters.attempts,
         )
         stalled_after = nanos(self.limits.stalled_after)
         self._guard = Guard(owner, self.leave, self.clock, stalled_after) if owner is not None else None
@@ -147,17 +154,20 @@ class Engine:
             return
         if transaction.answer is not None:
             self.waiting_bytes += work.spool.keep_too(transaction.answer.kept)
-        session = self._sessions[place_of(transaction)]
-        if session.phase is Phase.UNDECIDED and session.head is work:
-            session.decide()
+        if self._undecided:
+            session = self._sessions[place_of(transaction)]
+            if session.phase is Phase.UNDECIDED and session.head is work:
+                session.decide()
 
     def on_unsent(self, transaction: Transaction, cause: Cause) -> None:
         if cause in UNSENT:
             self.counters.unsent += 1
             self._finish(Work(transaction, spool_of(transaction), error=UNSENT[cause]))
+        elif cause is Cause.END:
+            self.counters.half += 1
+            self._finish(Work(transaction, spool_of(transaction), error=HALF, is_left=True))
         else:
             # Whoever reads on from what is committed finds the request again.
-            self.counters.half += cause is Cause.END
             spool_of(transaction).release()
 
     def on_close(self, key: ConnectionKey, partition: int, at: Nanos, cause: Cause) -> None:
@@ -240,7 +250,9 @@ class Engine:
         """What to send now, and what later. Raises TransformFailed."""
         transaction, spool = work.transaction, work.spool
         captured = len(transaction.head)
-        if captured and (not work.head or self._transform.is_timely):
+        if not captured:
+            self._transform.pass_raw()
+        elif not work.head or self._transform.is_timely:
             work.head, work.body = self._transform.apply(transaction.head, CapturedBody(spool, captured))
             if self._marks:
                 record = transaction.record

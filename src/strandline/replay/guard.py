@@ -14,6 +14,8 @@ from strandline.replay.leave import Leave, Reason
 from strandline.units import Nanos
 
 BEAT = 0.1
+BRIEF = 1_000_000
+"""For so many nanoseconds a good answer stands, since at full speed each request would ask the member's thread anew."""
 PROVE_AGAIN_AFTER = 0.5
 
 log = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ class Guard:
         self._leave = leave
         self._clock = clock
         self._limit = limit
-        self._last = clock.monotonic()
+        self._last = self._checked = clock.monotonic()
         self._proving: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(BEAT, self._beat)
@@ -43,7 +45,10 @@ class Guard:
     def check(self) -> None:
         """Withdraw the leave if we stood still for too long."""
         now, limit = self._clock.monotonic(), self._limit
+        if now - self._checked < BRIEF:
+            return
         if now - self._last <= limit and self._owner.stalled_for(now) <= limit:
+            self._checked = now
             return
         if self._proving is None:
             stalled = max(now - self._last, self._owner.stalled_for(now))

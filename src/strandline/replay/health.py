@@ -70,6 +70,7 @@ class Health:
         *,
         when_down: WhenDown,
         patience: timedelta,
+        sendings: Callable[[], int],
     ) -> None:
         self._target = target
         self._timeline = timeline
@@ -77,6 +78,10 @@ class Health:
         self._fail = fail
         self._when_down = when_down
         self._patience = patience
+        self._sendings = sendings
+        # Only a request that goes out ends the time of being down: to be reached now and then is not enough.
+        self._sent_before = -1
+        self._down_since = 0.0
         self._probing: asyncio.Task[None] | None = None
         self._is_short = False
 
@@ -91,8 +96,11 @@ class Health:
         if self._probing is None:
             log.warning("%s cannot be reached (%s): the clock stands still until it can", self._target.url, error)
             self._timeline.stop()
+            loop = asyncio.get_running_loop()
+            if self._sendings() > self._sent_before:
+                self._sent_before, self._down_since = self._sendings(), loop.time()
             self._leave.withdraw(Reason.TARGET_DOWN)
-            self._probing = asyncio.get_running_loop().create_task(self._probe())
+            self._probing = loop.create_task(self._probe(str(error)))
         return Refused.PARK
 
     def short(self, times: int, error: OSError | TimeoutError) -> Nanos | Refused:
@@ -106,10 +114,10 @@ class Health:
             log.warning("no more connections to %s can be made for now (%s); %s", self._target.url, error, REMEDY)
         return BACKOFF.delay(times, 0)
 
-    async def _probe(self) -> None:
-        problem, now = "", "can be reached"
+    async def _probe(self, problem: str) -> None:
+        now = "can be reached"
         try:
-            async with asyncio.timeout(self._patience.total_seconds()):
+            async with asyncio.timeout_at(self._down_since + self._patience.total_seconds()):
                 attempt = 1
                 while True:
                     await asyncio.sleep(BACKOFF.delay(attempt, 0) / 1e9)

@@ -2,7 +2,7 @@
 
 from strandline.replay.results import Attempt, Message, Outcome
 from strandline.replay.retries import same_body, verdict
-from strandline.replay.session import Work
+from strandline.replay.session import NEVER, Work
 from strandline.units import Nanos
 from strandline.wire.answers import Answer
 
@@ -49,7 +49,7 @@ def outcome_of(work: Work, *, to_wall: Nanos, keep: int, digest: str | None = No
         ],
         source_time=transaction.began,
         source_end=None if source is None else source.ended,
-        due=Nanos(work.due + to_wall),
+        due=None if work.due == NEVER else Nanos(work.due + to_wall),
         verdict=verdict(source, target),
         same_body=same_body(source, target),
         error=work.error,

@@ -14,7 +14,7 @@ from typing import BinaryIO
 from strandline.clock import Clock
 from strandline.errors import KafkaError, OutputLost, PublisherFull, StrandlineError
 from strandline.kafka.events import Taken
-from strandline.kafka.producer import Publisher
+from strandline.kafka.producer import Done, Headers, Publisher
 from strandline.replay.outcomes import outcome_of
 from strandline.replay.results import MAX_RECORD, WIDEST, Limits, encode_result
 from strandline.replay.session import Work
@@ -97,7 +97,7 @@ class Output:
             self._tuples.write(encode_tuple(outcome, self._limits))
         work.spool.release()
         key = work.transaction.key.connection.encode()[:MAX_KEY]
-        self._publish(partial(self._publisher.publish, self._topic, encoded, key, None, partial(self._safe, work)))
+        self._publish(self._topic, encoded, key, None, partial(self._safe, work))
 
     def _lose(self, error: OutputLost) -> None:
         """A file takes no more: nothing counts as safe from now on."""
@@ -109,7 +109,8 @@ class Output:
             return
         if error is None:
             self._unsafe[work.transaction.record.partition] -= 1
-            work.transaction.release()
+            if not work.is_left:
+                work.transaction.release()
         else:
             self._fail(error)
 
@@ -117,7 +118,7 @@ class Output:
         """A record that is of no use, with the reason; it is done once it is safe there."""
         self._unsafe[taken.partition.number] += 1
         log.warning("%s@%d is put to %s: %s", taken.partition, taken.offset, self._dead_letters, problem)
-        headers: list[tuple[str, str | bytes | None]] = [
+        headers: Headers = [
             ("reason", problem),
             ("topic", taken.partition.topic),
             ("partition", str(taken.partition.number)),
@@ -136,19 +137,21 @@ class Output:
             headers += [("length", str(len(value))), ("sha256", sha256(value).hexdigest())]
             value = value[:MAX_RECORD]
         key = None if key is None else key[:MAX_KEY]
-        self._publish(partial(self._publisher.publish, self._dead_letters, value, key, headers, safe))
+        self._publish(self._dead_letters, value, key, headers, safe)
 
-    def _publish(self, publish: Callable[[], None]) -> None:
-        try:
-            if self._backlog:
-                raise PublisherFull(self._topic)
-            publish()
-        except PublisherFull:
-            self._backlog.append(publish)
-            if self._draining is None:
-                self._draining = asyncio.get_running_loop().create_task(self._drain())
-        except KafkaError as error:
-            self._fail(error)
+    def _publish(self, topic: str, value: bytes | None, key: bytes | None, headers: Headers | None, done: Done) -> None:
+        if not self._backlog:
+            try:
+                self._publisher.publish(topic, value, key, headers, done)
+                return
+            except PublisherFull:
+                pass
+            except KafkaError as error:
+                self._fail(error)
+                return
+        self._backlog.append(partial(self._publisher.publish, topic, value, key, headers, done))
+        if self._draining is None:
+            self._draining = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
         while self._backlog:

@@ -14,7 +14,7 @@ from opentelemetry.trace import Tracer
 
 from strandline.clock import Clock, SystemClock
 from strandline.core.pacing import Pace
-from strandline.errors import BrokerRefused, BrokerUnreachable, OptionError, ScatteredCapture
+from strandline.errors import BrokerRefused, BrokerUnreachable, OptionError, ScatteredCapture, StrandlineError
 from strandline.kafka.events import Assigned, AtEnd, Event, Failed, Lost, Records, Revoked, Taken
 from strandline.kafka.group import GroupMember
 from strandline.kafka.listing import Listing
@@ -22,7 +22,7 @@ from strandline.kafka.offsets import GroupOffsets
 from strandline.kafka.partition import Partition
 from strandline.kafka.producer import Publisher
 from strandline.kafka.progress import Claim
-from strandline.kafka.starts import milliseconds
+from strandline.kafka.starts import TOPIC_NAME, milliseconds
 from strandline.kafka.topics import ensure_topics
 from strandline.replay.captured import Unreadable, is_behind, stream_of
 from strandline.replay.engine import Engine, Limits
@@ -110,7 +110,24 @@ class Plan:
     kept: ResultLimits = WIDEST
     """How much of each part a result holds."""
 
+    @property
+    def topics(self) -> tuple[str, str, str]:
+        """Where the capture is, where results go, and where dead letters go."""
+        return (
+            self.topic,
+            self.results_topic or f"{self.topic}-results",
+            self.dead_letters or f"{self.topic}-dead-letters",
+        )
+
     def __post_init__(self) -> None:
+        for name in self.topics:
+            if not TOPIC_NAME.fullmatch(name):
+                raise OptionError(f"'{name}' is not the name of a topic")
+        if len(set(self.topics)) < len(self.topics):
+            named = ", ".join(f"'{name}'" for name in self.topics)
+            raise OptionError(f"the capture, its results and its dead letters need a topic each, not {named}")
+        if self.kafka.get("group.id") == "":
+            raise OptionError("a group needs a name; give one by --group")
         counts = {"concurrency": self.limits.concurrency, "memory": self.limits.memory}
         spans = {"packet_timeout": self.packet_timeout, "answer_within": self.limits.answer_within}
         for name, count in counts.items():
@@ -172,8 +189,7 @@ class Replay:
         begin = await self._resolve()
         if begin is not None:
             await self._send_group_to(begin)
-        results = plan.results_topic or f"{plan.topic}-results"
-        dead_letters = plan.dead_letters or f"{plan.topic}-dead-letters"
+        _, results, dead_letters = plan.topics
         await ensure_topics(_reach(plan.kafka), [results, dead_letters], like=plan.topic)
         self.member = GroupMember(
             plan.kafka,
@@ -196,16 +212,11 @@ class Replay:
         )
         if self._tracer is not None and isinstance(self.engine, TracedEngine):
             self.engine.trace_to(self._tracer)
-        self.output = Output(
-            Publisher({"linger.ms": GATHER_MS, **_reach(plan.kafka)}, report_every=timedelta(milliseconds=GATHER_MS)),
-            self.engine.fail,
-            self.clock,
-            topic=results,
-            dead_letters=dead_letters,
-            results=plan.results,
-            tuples=plan.tuples,
-            limits=plan.kept,
-        )
+        try:
+            self.output = self._open_output(results, dead_letters)
+        except StrandlineError:
+            self.engine.close()
+            raise
         self.accumulator = Accumulator(
             self.engine, self.engine.spools.make, expire_after=nanos(plan.packet_timeout), keep=self.engine.keep
         )
@@ -227,6 +238,19 @@ class Replay:
             self.engine.close()
             await self.member.stop()
             self.output.close()
+
+    def _open_output(self, results: str, dead_letters: str) -> Output:
+        plan = self.plan
+        return Output(
+            Publisher({"linger.ms": GATHER_MS, **_reach(plan.kafka)}, report_every=timedelta(milliseconds=GATHER_MS)),
+            self.engine.fail,
+            self.clock,
+            topic=results,
+            dead_letters=dead_letters,
+            results=plan.results,
+            tuples=plan.tuples,
+            limits=plan.kept,
+        )
 
     def _on_defect(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An exception in a callback is a defect of ours, and would else be a request that never ends."""

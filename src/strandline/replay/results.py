@@ -13,10 +13,10 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from strandline.errors import MalformedHead
-from strandline.replay.identity import request_id
 from strandline.replay.retries import Verdict
 from strandline.units import Nanos
 from strandline.wire.head import request_line, status_of
+from strandline.wire.identity import request_id
 
 MAX_RECORD = 900_000
 # Of these the first and the last are kept.
@@ -72,7 +72,7 @@ class Outcome(msgspec.Struct, kw_only=True, gc=False):
     source_time: Nanos
     source_end: Nanos | None
     """When the source's response ended."""
-    due: Nanos
+    due: Nanos | None
     verdict: Verdict
     same_body: bool | None
     error: str | None
@@ -135,7 +135,7 @@ class Result(msgspec.Struct, kw_only=True, gc=False):
     attempts: Sequence[AttemptRecord]
     attempt_count: int
     source_time_us: int
-    due_us: int
+    due_us: int | None
     sent_us: int | None
     first_byte_us: int | None
     end_us: int | None
@@ -166,8 +166,9 @@ def encode_bounded(make: Callable[[Outcome, Limits], object], outcome: Outcome, 
 def result_of(outcome: Outcome, limits: Limits) -> Result:
     """The result with its parts cut to the limits."""
     attempts = outcome.attempts
+    told = [_attempt(attempt, limits) for attempt in ends(attempts, MAX_ATTEMPTS)]
     sent = attempts[0].sent if attempts else None
-    last = attempts[-1] if attempts else Attempt()
+    last = told[-1] if told else None
     source_request = _request(outcome.source_request, limits)
     return Result(
         id=request_id(outcome.partition, outcome.offset, outcome.ordinal),
@@ -182,14 +183,14 @@ def result_of(outcome: Outcome, limits: Limits) -> Result:
         source_request=source_request,
         source_response=_response(outcome.source_response, limits, complete=outcome.source_complete),
         target_request=_sent(outcome, source_request, limits),
-        attempts=[_attempt(attempt, limits) for attempt in ends(attempts, MAX_ATTEMPTS)],
+        attempts=told,
         attempt_count=len(attempts),
         source_time_us=outcome.source_time // 1000,
-        due_us=outcome.due // 1000,
+        due_us=None if outcome.due is None else outcome.due // 1000,
         sent_us=_micros(sent),
-        first_byte_us=_micros(last.first_byte),
-        end_us=_micros(last.end),
-        lateness_us=None if sent is None else (sent - outcome.due) // 1000,
+        first_byte_us=None if last is None else last.first_byte_us,
+        end_us=None if last is None else last.end_us,
+        lateness_us=None if sent is None or outcome.due is None else (sent - outcome.due) // 1000,
         verdict=outcome.verdict,
         same_body=outcome.same_body,
         error=None if outcome.error is None else cut_text(outcome.error, limits),
@@ -270,10 +271,10 @@ def _attempt(attempt: Attempt, limits: Limits) -> AttemptRecord:
 def _message(message: Message, limits: Limits) -> MessageRecord:
     # Nearly every message is whole and text.
     head, whole = message.head, message.body
-    is_whole = message.length < 0 or message.length == len(whole)
-    if is_whole and len(whole) <= limits.body and len(head) <= limits.head:
+    length = len(whole)
+    if message.length in {-1, length} and length <= limits.body and len(head) <= limits.head:
         try:
-            return MessageRecord(head=head.decode("latin-1"), body=whole.decode(), length=len(whole))
+            return MessageRecord(head=head.decode("latin-1"), body=whole.decode(), length=length)
         except UnicodeDecodeError:
             pass
     body, length, cut = held(message, limits.body)

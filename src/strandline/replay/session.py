@@ -9,9 +9,10 @@ Any state becomes CLOSED: when the source closed the connection and all is sent,
 """
 
 from collections import deque
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from strandline.errors import TransformFailed
 from strandline.replay.health import Refused
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 
 NEVER = Nanos(0)
+AHEAD = Nanos(1_000_000_000)
+"""So long before its first request is due, a connection is opened: to connect takes a while, with TLS a long one."""
 
 Place = tuple[int, ConnectionKey]
 """A source connection on a partition. One that was open while its topic got more partitions lies on two of them."""
@@ -52,8 +55,11 @@ class Phase(Enum):
     CLOSED = "nothing any more"
 
 
-@dataclass(slots=True)
-class Attempt:
+# Here and not by the name of their class, which costs as much as a call, several times for each request.
+IDLE, WAITING, PARKED, QUEUED, CONNECTING, EXCHANGING, UNDECIDED, BACKING_OFF, CLOSED = Phase
+
+
+class Attempt(msgspec.Struct, gc=False):
     """One sending of a request; times of the monotonic clock."""
 
     sent: Nanos
@@ -62,9 +68,8 @@ class Attempt:
     error: str | None
 
 
-@dataclass(slots=True, eq=False)
-class Work:
-    """A request on its way."""
+class Work(msgspec.Struct, eq=False, gc=False):
+    """A request on its way. Nothing that it holds leads back to it."""
 
     transaction: Transaction
     spool: Spool
@@ -74,13 +79,15 @@ class Work:
     """As it is sent."""
     body: bytes | None = None
     """As it is sent, None where it is the captured one."""
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: list[Attempt] = msgspec.field(default_factory=list)
     refusals: int = 0
     """How often the target did not take a connection for it."""
     shortages: int = 0
     """How often this machine could not make one."""
     error: str | None = None
     is_over: bool = False
+    is_left: bool = False
+    """Whether its records are kept for another run, whatever became of it in this one."""
 
     @property
     def answer(self) -> Answer | None:
@@ -95,7 +102,7 @@ class Session:
     def __init__(self, engine: "Engine", place: Place, generation: int, not_before: Nanos) -> None:
         self.place = place
         self.generation = generation
-        self.phase = Phase.IDLE
+        self.phase = IDLE
         self.not_before = not_before
         self._engine = engine
         self._queue: deque[Work] = deque()
@@ -112,19 +119,19 @@ class Session:
         """Another request."""
         self._close_at = None
         self._queue.append(work)
-        if self.phase is Phase.IDLE:
+        if self.phase is IDLE:
             self._await_time()
 
     def end(self, at: Nanos) -> None:
         """The source closed the connection at this time."""
         self._close_at = at
-        if self.phase is Phase.IDLE:
+        if self.phase is IDLE:
             self._await_close()
 
     def stop(self) -> None:
         """Begin nothing more; be gone when what is on its way is over."""
         self._is_stopping = True
-        if self.phase in {Phase.EXCHANGING, Phase.CLOSED}:
+        if self.phase in {EXCHANGING, CLOSED}:
             return
         if self._queue and self._queue[0].attempts:
             # It has been sent: whoever goes on after us would send it again.
@@ -134,11 +141,11 @@ class Session:
 
     def abort(self) -> None:
         """Be gone at once."""
-        if self.phase is Phase.CLOSED:
+        if self.phase is CLOSED:
             return
-        if self.phase is Phase.UNDECIDED:
+        if self.phase is UNDECIDED:
             self._engine.undecided(-1)
-        self.phase = Phase.CLOSED
+        self.phase = CLOSED
         self._free_slot()
         if self._connecting is not None:
             self._connecting.cancel()
@@ -152,14 +159,21 @@ class Session:
         engine = self._engine
         now = engine.clock.monotonic()
         work.due = max(engine.timeline.due(work.transaction.began), self.not_before)
-        self.phase = Phase.WAITING
+        self.phase = WAITING
         if work.due <= now:
             self.start()
         else:
             engine.alarms.at(work.due, self._on_time)
+            if self._connection is None:
+                engine.alarms.at(Nanos(max(work.due - AHEAD, self.not_before, now)), self._open_ahead)
+
+    def _open_ahead(self) -> None:
+        """Have a connection ready for the first request. Nobody hears of it if that fails: the request asks anew."""
+        if self.phase is WAITING and self._connection is None and self._connecting is None and self._engine.may_send():
+            self._connecting = self._engine.spawn(self._connect())
 
     def _on_time(self) -> None:
-        if self.phase is Phase.WAITING:
+        if self.phase is WAITING:
             # The clock may have been stopped meanwhile, so the time is looked at anew.
             self._await_time()
 
@@ -170,14 +184,14 @@ class Session:
         elif self._engine.take_slot(self):
             self.go()
         else:
-            self.phase = Phase.QUEUED
+            self.phase = QUEUED
 
     def _park(self) -> None:
-        self.phase = Phase.PARKED
+        self.phase = PARKED
         self._engine.leave.park(self._wake)
 
     def _wake(self) -> None:
-        if self.phase is Phase.PARKED:
+        if self.phase is PARKED:
             self._await_time()
 
     def go(self) -> None:
@@ -186,8 +200,9 @@ class Session:
         if self._connection is not None and self._connection.is_usable:
             self._send(self._connection)
         else:
-            self.phase = Phase.CONNECTING
-            self._connecting = self._engine.spawn(self._connect())
+            self.phase = CONNECTING
+            if self._connecting is None:
+                self._connecting = self._engine.spawn(self._connect())
 
     async def _connect(self) -> None:
         engine = self._engine
@@ -197,10 +212,13 @@ class Session:
             )
         except (OSError, TimeoutError) as error:
             self._connecting = None
-            self._refused(error)
+            if self.phase is CONNECTING:
+                self._refused(error)
         else:
             self._connecting = None
             self._connection = connection
+            if self.phase is not CONNECTING:
+                return
             if engine.may_send():
                 self._send(connection)
             else:
@@ -228,7 +246,7 @@ class Session:
         except TransformFailed as error:
             self._fail(work, str(error))
             return
-        self.phase = Phase.EXCHANGING
+        self.phase = EXCHANGING
         self._began = engine.clock.monotonic()
         self.sends_until = max(self._began, later[-1].due) if later else self._began
         engine.sending(self, work, self._began)
@@ -242,7 +260,7 @@ class Session:
 
     def give_up(self, problem: str) -> None:
         """Wait for the target's answer no longer."""
-        if self.phase is Phase.EXCHANGING and self._connection is not None:
+        if self.phase is EXCHANGING and self._connection is not None:
             self._connection.fail(problem)
 
     def _answered(self, answer: Answer | None, error: str | None) -> None:
@@ -254,10 +272,10 @@ class Session:
     def decide(self) -> None:
         """Whether to send once more, when all is known that it depends on."""
         work = self._queue[0]
-        if self.phase is Phase.UNDECIDED:
+        if self.phase is UNDECIDED:
             self._engine.undecided(-1)
         if not (self._is_stopping or self._engine.is_decidable(work)):
-            self.phase = Phase.UNDECIDED
+            self.phase = UNDECIDED
             self._engine.undecided(1)
             return
         delay = self._engine.delay(work)
@@ -267,15 +285,15 @@ class Session:
             self._back_off(delay)
 
     def _back_off(self, delay: Nanos) -> None:
-        self.phase = Phase.BACKING_OFF
+        self.phase = BACKING_OFF
         self._engine.alarms.at(Nanos(self._engine.clock.monotonic() + delay), self._try_again)
 
     def _try_again(self) -> None:
-        if self.phase is Phase.BACKING_OFF:
+        if self.phase is BACKING_OFF:
             self.start()
 
     def _over(self) -> None:
-        if self.phase is Phase.CLOSED:
+        if self.phase is CLOSED:
             return
         self._free_slot()
         self._engine.over(self._queue.popleft())
@@ -284,13 +302,13 @@ class Session:
         elif self._queue:
             self._await_time()
         else:
-            self.phase = Phase.IDLE
+            self.phase = IDLE
             self._engine.rested()
             if self._close_at is not None:
                 self._await_close()
 
     def _await_close(self) -> None:
-        if self.phase is not Phase.IDLE or self._close_at is None:
+        if self.phase is not IDLE or self._close_at is None:
             return
         engine = self._engine
         due, reached = engine.timeline.due(self._close_at), engine.timeline.reached()
@@ -301,7 +319,7 @@ class Session:
         if due > engine.clock.monotonic():
             engine.alarms.at(due, self._await_close)
             return
-        self.phase = Phase.CLOSED
+        self.phase = CLOSED
         if self._connection is not None:
             self._connection.close()
         engine.gone(self, ())

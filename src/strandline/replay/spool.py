@@ -9,6 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from strandline.units import Nanos
 
 SEGMENT = 64 << 20
@@ -52,7 +54,7 @@ class _OnDisk(NamedTuple):
     length: int
 
 
-class Piece(NamedTuple):
+class Piece(msgspec.Struct, frozen=True, gc=False):
     """Bytes that came together, and when."""
 
     at: Nanos

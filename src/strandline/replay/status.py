@@ -4,7 +4,7 @@ Made from snapshots, by a thread that is not the engine's: what changes meanwhil
 """
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 
 import msgspec
 
@@ -13,6 +13,7 @@ from strandline.kafka.partition import Partition
 from strandline.kafka.progress import Progress
 from strandline.replay.engine import Engine
 from strandline.replay.session import Phase, Work
+from strandline.replay.timeline import date_of
 from strandline.units import Nanos
 from strandline.wire.transactions import Accumulator, Transaction
 
@@ -126,7 +127,7 @@ def status_of(
         requests=engine.counters.requests,
         sent=engine.counters.sent,
         per_second=per_second,
-        source_time=None if reached is None else datetime.fromtimestamp(reached // 1000 / 1e6, UTC),
+        source_time=date_of(reached),
         late_p50_ms=late.quantile(0.5) / 1e6,
         late_p99_ms=late.quantile(0.99) / 1e6,
         on_their_way=engine.in_flight,

@@ -2,9 +2,10 @@
 
 import asyncio
 import re
+import socket
 import ssl
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
 from strandline.clock import Clock
@@ -16,7 +17,12 @@ from strandline.wire.answers import Answer, Gathering
 CONNECT_WITHIN = 10.0
 WRITE_BUFFER = 64 << 10
 """What is given to a connection and not yet to the kernel, at most, beside one piece."""
+ADDRESS = re.compile(r"[0-9.]+|.*:.*")
+"""What needs not be looked up."""
 CLOSES = re.compile(rb"\nconnection[ \t]*:[^\r\n]*\bclose\b", re.IGNORECASE)
+
+
+P = TypeVar("P", bound=asyncio.Protocol)
 
 
 class Later(NamedTuple):
@@ -34,15 +40,22 @@ class Target:
     """Where requests go."""
 
     def __init__(self, url: str, *, tls: ssl.SSLContext | None = None) -> None:
-        parts = urlsplit(url)
+        if "@" in url:
+            # Without the address, which holds a password perhaps.
+            raise OptionError("a target has no user in its address; name them in --config, as auth: {basic: ...}")
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise OptionError(f"target '{url}' is not like http://host:port or https://host:port") from None
         try:
             port = parts.port
         except ValueError:
-            raise OptionError(f"target '{url}' has no port that can be") from None
-        if "@" in parts.netloc:
-            # Without the address, which holds a password perhaps.
-            raise OptionError("a target has no user in its address; name them in --config, as auth: {basic: ...}")
-        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or parts.query:
+            port = 0
+        if port == 0:
+            raise OptionError(f"target '{url}' has no port that can be")
+        is_more = parts.path.strip("/") or parts.query
+        # `urlsplit` passes over line ends.
+        if parts.scheme not in {"http", "https"} or not parts.hostname or is_more or not url.isprintable():
             raise OptionError(f"target '{url}' is not like http://host:port or https://host:port")
         self.url = url.rstrip("/")
         self.host = parts.hostname
@@ -51,22 +64,53 @@ class Target:
         self.authority = parts.netloc
         """What the header Host says."""
         self._tls = (tls or ssl.create_default_context()) if self.is_secure else None
+        self._looking: asyncio.Task[list[str]] | None = None
 
     async def connect(self, make: Callable[[], "TargetConnection"]) -> "TargetConnection":
         """A new connection, with TLS if the target wants it."""
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(CONNECT_WITHIN):
-            _, connection = await loop.create_connection(make, self.host, self.port, ssl=self._tls)
+        _, connection = await self._open(make)
         return connection
 
     async def try_connection(self) -> None:
         """Connect and close again; an OSError if that is not possible."""
         try:
-            async with asyncio.timeout(CONNECT_WITHIN):
-                _, writer = await asyncio.open_connection(self.host, self.port, ssl=self._tls)
+            transport, _ = await self._open(asyncio.Protocol)
         except TimeoutError:
             raise OSError("no answer") from None
-        writer.close()
+        transport.close()
+
+    async def _open(self, make: Callable[[], P]) -> tuple[asyncio.Transport, P]:
+        loop = asyncio.get_running_loop()
+        name = self.host if self.is_secure else None
+        async with asyncio.timeout(CONNECT_WITHIN):
+            *others, last = await self._addresses()
+            for address in others:
+                try:
+                    return await loop.create_connection(make, address, self.port, ssl=self._tls, server_hostname=name)
+                except ssl.SSLError:
+                    raise
+                except OSError:
+                    continue
+            return await loop.create_connection(make, last, self.port, ssl=self._tls, server_hostname=name)
+
+    async def _addresses(self) -> list[str]:
+        """Where the host is. All who ask while it is looked up wait for the same answer."""
+        if ADDRESS.fullmatch(self.host):
+            return [self.host]
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look_up())
+            self._looking.add_done_callback(self._looked)
+        return await asyncio.shield(self._looking)
+
+    async def _look_up(self) -> list[str]:
+        found = await asyncio.get_running_loop().getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        return [str(place[0]) for *_, place in found]
+
+    def _looked(self, looking: asyncio.Task[list[str]]) -> None:
+        self._looking = None
+        if not looking.cancelled():
+            # Those who wait are told; perhaps none of them has waited for so long.
+            looking.exception()
 
 
 class TargetConnection(asyncio.Protocol):

@@ -1,6 +1,7 @@
 """When what happened at the source is to happen again, on a clock that can be stopped."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from fractions import Fraction
 
 from strandline.clock import Clock
@@ -8,6 +9,14 @@ from strandline.core.pacing import Pace
 from strandline.units import Nanos
 
 AS_FAST_AS_POSSIBLE = Fraction(10**9)
+
+
+def date_of(source: Nanos | None) -> datetime | None:
+    """A time of the source, to be shown; None beyond all dates, where the clock is soon at full speed."""
+    try:
+        return None if source is None else datetime.fromtimestamp(source // 1000 / 1e6, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 class Timeline:

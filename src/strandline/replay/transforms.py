@@ -96,6 +96,14 @@ class Transform:
             known = isinstance(error, StrandlineError | ValueError)
             raise TransformFailed(doing, reason if known else f"{type(error).__name__}: {reason}") from error
 
+    def pass_raw(self) -> None:
+        """A request is not HTTP/1 and goes out as it was captured. Raises TransformFailed if anything is to be changed.
+
+        What is removed from all others, a password perhaps, could be in it.
+        """
+        if not self._plain:
+            raise TransformFailed("read the request", "it is not HTTP/1, or its head is too long")
+
     def _read(self, head: Head, body: BodySource) -> tuple[bytes, bytes]:
         """The body without chunks, and the same unpacked; empty where no step asks."""
         if not self.needs_body:

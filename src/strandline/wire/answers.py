@@ -44,7 +44,18 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 class Gathering:
     """Puts responses together, one after another, each to a request of the given method."""
 
-    __slots__ = ("_began", "_ended", "_framer", "_hash", "_keep", "_kept", "_length", "has_begun", "is_http")
+    __slots__ = (
+        "_began",
+        "_ended",
+        "_framer",
+        "_hash",
+        "_keep",
+        "_kept",
+        "_length",
+        "complete",
+        "has_begun",
+        "is_http",
+    )
 
     def __init__(self, method: bytes = b"GET", keep: int = KEEP) -> None:
         self._framer = ResponseFramer()
@@ -63,6 +74,8 @@ class Gathering:
         self.has_begun = False
         """Whether any byte has come, interim responses included."""
         self.is_http = True
+        self.complete = False
+        """Whether the response has ended."""
         self._kept = b""
         self._length = 0
         self._hash: _Hash | None = None
@@ -72,11 +85,6 @@ class Gathering:
     def is_opaque(self) -> bool:
         """Whether the connection no longer carries HTTP/1."""
         return self._framer.opaque
-
-    @property
-    def complete(self) -> bool:
-        """Whether the response has ended."""
-        return self._framer.complete and self.is_http
 
     def feed(self, data: bytes, start: int, at: Nanos) -> int:
         """Take bytes; up to where they belong to this response. What is not HTTP/1 belongs to it until it is ended."""
@@ -94,6 +102,7 @@ class Gathering:
                 body_at = framer.body_at
                 if body_at < stop and framer.head:
                     self._add(data[body_at:stop])
+                self.complete = framer.complete
                 return stop
         self._add(data[start:])
         return len(data)

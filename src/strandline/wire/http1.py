@@ -19,6 +19,7 @@ MAX_HEAD = 256 << 10
 MAX_LINE = 16 << 10
 """Of a chunk's size with its extensions, and of a trailer."""
 
+CR_LF = b"\r\n"
 END_OF_HEAD = re.compile(rb"\n\r?\n")
 FRAMING = re.compile(rb"\n(?:content-length|(transfer-encoding))[ \t]*:[ \t]*([^\r\n]*)", re.IGNORECASE)
 REQUEST_LINE = re.compile(rb"([!#-'*+\-.^-z|~A-Z0-9]+) ([^ \r\n]+) HTTP/1\.[01]\r?\n")
@@ -88,7 +89,13 @@ class _Framer:
             if at is _HEAD:
                 self.body_at = start = self._read_head(data, start)
             elif at is _LENGTH or at is _CHUNK:
-                start = self._read_counted(end, start)
+                size, left = end - start, self._left
+                if left <= size:
+                    size = left
+                    self._at = _DONE if at is _LENGTH else _CHUNK_END
+                self._left = left - size
+                self.body_length += size
+                start += size
             elif at is _UNTIL_CLOSE:
                 self.body_length += end - start
                 start = end
@@ -105,7 +112,7 @@ class _Framer:
     def _read_head(self, data: bytes, start: int) -> int:
         if self._line:
             return self._read_rest_of_head(data, start)
-        while data.startswith((b"\r", b"\n"), start):
+        while data[start] in CR_LF:
             # Empty lines before a message count to it.
             start += 1
             if start == len(data):
@@ -118,8 +125,8 @@ class _Framer:
             self._line = data[start:]
             self._check_beginning(self._line)
         else:
-            self.head = data[start:stop]
-            self._begin_body(self.head)
+            self.head = head = data[start:stop]
+            self._begin_body(head)
         return stop
 
     def _read_rest_of_head(self, data: bytes, start: int) -> int:
@@ -137,16 +144,6 @@ class _Framer:
             self.head, self._line = held[:stop], b""
             self._begin_body(self.head)
         return start + stop - before
-
-    def _read_counted(self, end: int, start: int) -> int:
-        stop = start + self._left
-        if stop > end:
-            stop = end
-        else:
-            self._at = _DONE if self._at is _LENGTH else _CHUNK_END
-        self._left -= stop - start
-        self.body_length += stop - start
-        return stop
 
     def _read_line(self, data: bytes, start: int) -> int:
         stop = data.find(b"\n", start) + 1
@@ -239,8 +236,7 @@ class ResponseFramer(_Framer):
     def next(self, method: bytes = b"GET") -> None:
         _Framer.next(self)
         self.method = method
-        self.status = 0
-        self.interim = 0
+        self.status = self.interim = 0
 
     def _check_beginning(self, begun: bytes) -> None:
         if not begun.startswith(b"HTTP/1."[: len(begun)]) or (b"\n" in begun and STATUS_LINE.match(begun) is None):

@@ -24,6 +24,7 @@ from typing import NamedTuple, Protocol
 from strandline.units import Nanos
 from strandline.wire.answers import KEEP, Answer, Gathering
 from strandline.wire.http1 import FramingError, RequestFramer
+from strandline.wire.identity import request_id
 from strandline.wire.traffic import index_of, when
 from strandline.wire.traffic_pb2 import TrafficStream
 
@@ -94,7 +95,6 @@ class Transaction:
 
     __slots__ = (
         "_before",
-        "_records",
         "answer",
         "began",
         "ended",
@@ -105,6 +105,8 @@ class Transaction:
         "method",
         "ordinal",
         "packets",
+        "record",
+        "records",
         "was_open",
     )
 
@@ -112,7 +114,10 @@ class Transaction:
         self.key = connection.key
         self.ordinal = record.begun
         record.begun += 1
-        self._records = [record]
+        self.record = record
+        """The record in which the request begins."""
+        self.records = [record]
+        """Every record that has a byte of it."""
         record.hold()
         self._before = connection.before
         for held in self._before:
@@ -129,35 +134,27 @@ class Transaction:
         """Whether the answer is all that will ever be known of it."""
 
     @property
-    def record(self) -> Record:
-        """The record in which the request begins."""
-        return self._records[0]
-
-    @property
-    def records(self) -> list[Record]:
-        """Every record that has a byte of it."""
-        return self._records
-
-    @property
     def id(self) -> str:
         """The same on every reading of the log."""
-        return f"{self.record.partition}-{self.record.offset}.{self.ordinal}"
+        return request_id(self.record.partition, self.record.offset, self.ordinal)
 
     def hold(self, record: Record) -> None:
         """A record that has a byte of it."""
-        if self._records[-1] is not record:
-            self._records.append(record)
+        if self.records[-1] is not record:
+            self.records.append(record)
             record.hold()
 
     def release(self) -> None:
         """All is done with it."""
-        for record in (*self._before, *self._records):
+        for record in self._before:
+            record.release()
+        for record in self.records:
             record.release()
 
     @property
     def anchors(self) -> list[Record]:
         """The records from which on reading finds it again."""
-        return [*self._before, *self._records]
+        return [*self._before, *self.records]
 
 
 class Sink(Protocol):
@@ -255,7 +252,7 @@ class Accumulator:
         self._expire_after = expire_after
         self._keep = keep
         # By partition, those longest unseen first.
-        self._partitions: dict[int, OrderedDict[ConnectionKey, _Connection]] = {}
+        self._partitions: dict[int, OrderedDict[tuple[str, str], _Connection]] = {}
         self._unmarked: dict[int, dict[ConnectionKey, _Connection]] = {}
         self._times: dict[int, Nanos] = {}
 
@@ -347,20 +344,21 @@ class Accumulator:
         connections = self._partitions.get(record.partition)
         if connections is None:
             connections = self._partitions[record.partition] = OrderedDict()
-        key = ConnectionKey(stream.nodeId, stream.connectionId)
+        # A plain pair is equal to the key, and made in 0.03 µs, not 0.65.
+        pair = stream.nodeId, stream.connectionId
         index = index_of(stream)
-        known = connections.get(key)
+        known = connections.get(pair)
         if known is not None:
             is_stale = known.generation != record.generation
             if not is_stale:
                 if not index or index == known.index + 1:
                     known.index = index
-                    connections.move_to_end(key)
+                    connections.move_to_end(known.key)
                     return known
                 if index <= known.index:
                     return None
             self._end(known, known.seen, Cause.REASSIGNED if is_stale else Cause.BROKEN)
-        new = connections[key] = _Connection(key, record, stream)
+        new = connections[pair] = _Connection(ConnectionKey(*pair), record, stream)
         return new
 
     def _read(self, connection: _Connection, record: Record, at: Nanos, data: bytes) -> None:
@@ -463,7 +461,11 @@ class Accumulator:
         transaction.answer = gathering.end()
         transaction.is_answered = True
         connection.is_opaque = gathering.is_opaque
-        gathering.expect(awaiting[0].method if awaiting else b"GET", self._keep())
+        if awaiting:
+            gathering.expect(awaiting[0].method, self._keep())
+        else:
+            # Whoever asks next says its method.
+            gathering.expect(b"GET")
         if transaction.is_complete:
             self._sink.on_answer(transaction)
 
@@ -493,6 +495,9 @@ class Accumulator:
         self._confirm(connection)
         while connection.awaiting:
             self._answered(connection)
-        if connection.current is not None:
-            self._sink.on_unsent(connection.current, cause)
+        framer, half = connection.framer, connection.current
+        if half is not None:
+            if framer is not None and framer.in_body:
+                half.head, half.method = framer.head, framer.method
+            self._sink.on_unsent(half, cause)
         self._sink.on_close(connection.key, connection.partition, at, cause)

@@ -10,4 +10,4 @@ def request_id(partition: int, offset: int, ordinal: int) -> str:
 
 def marker(partition: int, offset: int, ordinal: int) -> bytes:
     """The header line that tells the target the name, without its line end."""
-    return b"%b: %d-%d.%d" % (HEADER.encode(), partition, offset, ordinal)
+    return f"{HEADER}: {request_id(partition, offset, ordinal)}".encode()

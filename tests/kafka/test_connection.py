@@ -1,0 +1,62 @@
+"""A connection to a broker whose answers are larger than there is room for."""
+
+import asyncio
+import struct
+
+from kio.schema.api_versions.v0.request import ApiVersionsRequest
+from kio.schema.api_versions.v0.response import ApiVersionsResponse
+
+from strandline.kafka.connection import SPOKEN, Connection
+from strandline.kafka.security import Security
+from tests.support import TIMEOUT
+
+LARGE = 64 << 20
+TURNS = 2_000
+
+
+class Broker:
+    """Tells which requests it knows; from the second time on in an answer of many bytes."""
+
+    def __init__(self) -> None:
+        self.answers = 0
+        self.writer: asyncio.StreamWriter | None = None
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writer = writer
+        while size := await reader.read(4):
+            request = await reader.readexactly(int.from_bytes(size, "big"))
+            spoken = b"".join(struct.pack(">hhh", kind.__api_key__, 0, 99) for kind in SPOKEN)
+            answer = request[4:8] + struct.pack(">hi", 0, len(SPOKEN)) + spoken
+            answer += bytes(LARGE) if self.answers else b""
+            self.answers += 1
+            writer.write(len(answer).to_bytes(4, "big") + answer)
+
+    @property
+    def unsent(self) -> int:
+        assert self.writer is not None
+        return self.writer.transport.get_write_buffer_size()
+
+
+def test_nothing_of_an_answer_is_read_before_it_is_admitted() -> None:
+    async def ask() -> None:
+        broker = Broker()
+        told: list[int] = []
+
+        async def admit(size: int) -> None:
+            told.append(size)
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+            # What the kernel does not hold between us has not left the broker.
+            assert broker.unsent > LARGE // 2
+
+        async with await asyncio.start_server(broker.serve, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            connection = await Connection.open("127.0.0.1", port, Security.parse({}), client_id="test", within=TIMEOUT)
+            for _ in range(2):
+                answer = await connection.ask(ApiVersionsRequest(), ApiVersionsResponse, within=TIMEOUT, admit=admit)
+                assert len(answer.api_keys) == len(SPOKEN)
+            connection.close()
+        assert len(told) == 2
+        assert min(told) > LARGE
+
+    asyncio.run(ask())
