@@ -135,6 +135,8 @@ class Result(msgspec.Struct, kw_only=True, gc=False):
     attempts: Sequence[AttemptRecord]
     attempt_count: int
     source_time_us: int
+    source_end_us: int | None
+    """When the source's response ended, if the capture has it."""
     due_us: int
     sent_us: int | None
     first_byte_us: int | None
@@ -185,6 +187,7 @@ def result_of(outcome: Outcome, limits: Limits) -> Result:
         attempts=[_attempt(attempt, limits) for attempt in ends(attempts, MAX_ATTEMPTS)],
         attempt_count=len(attempts),
         source_time_us=outcome.source_time // 1000,
+        source_end_us=_micros(outcome.source_end),
         due_us=outcome.due // 1000,
         sent_us=_micros(sent),
         first_byte_us=_micros(last.first_byte),
