@@ -32,6 +32,7 @@ TYPES: dict[type, str] = {
     list: "list",
     dict: "object",
 }
+LEAVES = frozenset((type(None), bool, int, float, str))
 
 
 class Change(Enum):
@@ -174,11 +175,10 @@ class Differences:
         self, path: str, source: dict[str, Any], target: dict[str, Any], depth: int
     ) -> Iterator[tuple[str, str, Any, Any, int]]:
         for name, value in source.items():
-            inner = _step(path, name)
-            if name in target:
-                yield inner, name, value, target[name], depth
-            else:
-                self._lack(inner, name, _encoded(value), None)
+            if name not in target:
+                self._lack(_step(path, name), name, _encoded(value), None)
+            elif type(value) not in LEAVES or type(value) is not type(target[name]) or value != target[name]:
+                yield _step(path, name), name, value, target[name], depth
         for name, value in target.items():
             if name not in source:
                 self._lack(_step(path, name), name, None, _encoded(value))

@@ -6,6 +6,7 @@ found by its number: a place in a path that holds more than `MAX_WORDS` differen
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 MAX_WORDS = 30
 MAX_ENDPOINTS = 500
@@ -37,6 +38,7 @@ def shape(method: str | None, target: str | None) -> str:
     return f"{method[:20]} {'/'.join(shown)}{'/…' if len(segments) > MAX_SEGMENTS else ''}"
 
 
+@lru_cache(maxsize=10_000)
 def _shape(segment: str) -> str:
     if not segment or segment.isalpha():
         return segment[:MAX_SEGMENT]

@@ -59,7 +59,7 @@ def median(durations: Durations) -> int | None:
     return dict(curve(durations)).get(0.5)
 
 
-def tests_of(by_endpoint: Mapping[str, tuple[Durations, Durations]], rules: LatencySection) -> dict[str, Tested]:
+def regressions(by_endpoint: Mapping[str, tuple[Durations, Durations]], rules: LatencySection) -> dict[str, Tested]:
     """Each endpoint's source and target, tested together."""
     raw = {name: p_value(source, target) for name, (source, target) in by_endpoint.items()}
     adjusted = _holm({name: p for name, p in raw.items() if p is not None})

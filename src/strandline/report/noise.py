@@ -25,7 +25,9 @@ import msgspec
 from strandline.report.differences import Change
 from strandline.report.summary import Kind
 
-CHANCE = 0.01
+CHANCE = 0.05
+FEWEST_ODD = 30
+"""With fewer, a fickle target looks like a place of few values."""
 EXACT_UP_TO = 2_000
 BY_TWO_RUNS = "differs between two runs against the same target"
 BY_SOURCE = "differs between two answers of the source to the same request"
@@ -103,7 +105,7 @@ def _differs_between_runs(seen: Evidence) -> bool:
     odd = seen.odd_source + seen.odd_target
     if seen.scattered and seen.scattered >= odd:
         return True
-    if not seen.odd_source or not seen.odd_target:
+    if odd < FEWEST_ODD or not seen.odd_target:
         return False
     at_most, at_least = _tails(odd, seen.odd_source)
     return at_most >= CHANCE and at_least >= CHANCE

@@ -104,6 +104,11 @@ class Rules:
     latency: LatencySection = field(default_factory=LatencySection)
     learns: bool = True
 
+    @property
+    def has_rules(self) -> bool:
+        """Whether the user names something to leave out."""
+        return bool(self.ruled_headers or self.ruled_places or self.ruled_names)
+
     def ignores(self, path: str, name: str) -> bool:
         """Whether a place is left out, by its path or by the last name in it."""
         return path in self.ruled_places or name in self.ruled_names

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812  (as everybody calls them)
 from strandline.errors import OptionError, StrandlineError
 from strandline.report.endpoints import OTHERS, Endpoints
 from strandline.report.gates import Threshold
-from strandline.report.latency import tests_of
+from strandline.report.latency import regressions
 from strandline.report.noise import BY_RULE, Evidence, Place, learn
 from strandline.report.rules import Rules
 from strandline.report.summary import Kind, Noise, Summary, Verdict
@@ -34,7 +34,6 @@ from strandline.spark.judging import judged
 WORK = ".work"
 MOST_SHAPES = 100_000
 MOST_NOISE = 300
-SLICES_A_CORE = 4
 OURS = re.compile(r"strandline\.errors\.\w+: (.+)")
 
 Say = Callable[[str], None]
@@ -98,11 +97,11 @@ def report(spark: SparkSession, plan: Plan, *, now_us: int, say: Say = lambda _:
 def summarise(spark: SparkSession, plan: Plan, work: Path, *, now_us: int, say: Say) -> Summary:
     """Make the report of the results that have been compared."""
     kept = spark.read.parquet(str(work / "results"))
-    totals: Any = kept.agg(F.count("*").alias("all"), F.count("problem").alias("malformed")).first()
-    if totals.all == totals.malformed:
-        told = f" (but {totals.malformed:,} records that are none)" if totals.malformed else ""
+    records, malformed = kept.count(), kept.where("problem is not null").count()
+    if records == malformed:
+        told = f", only {malformed:,} records that are none" if malformed else ""
         raise StrandlineError(f"{plan.results} holds no results{told}")
-    say("learning what is noise")
+    say(f"learning what is noise in {records:,} results")
     keep(_unique(_named(spark, kept.where("problem is null"))), work / "exchanges")
     exchanges = spark.read.parquet(str(work / "exchanges"))
     baseline = None
@@ -112,7 +111,7 @@ def summarise(spark: SparkSession, plan: Plan, work: Path, *, now_us: int, say: 
     seen = learning.evidence(exchanges, baseline) if plan.rules.learns else {}
     noise = learn(seen)
     durations = summing.durations(exchanges)
-    tested = tests_of(durations, plan.rules.latency)
+    tested = regressions(durations, plan.rules.latency)
     regressed = [name for name, test in tested.items() if test.regressed]
     say("judging the exchanges")
     tables = plan.out / "tables"
@@ -121,7 +120,7 @@ def summarise(spark: SparkSession, plan: Plan, work: Path, *, now_us: int, say: 
     keep(summing.differences(table), tables / "differences", files=1)
     differences = summing.most_frequent(spark.read.parquet(str(tables / "differences")))
     say("summing up")
-    span: Any = table.agg(F.min("sent_us").alias("first"), F.max("sent_us").alias("last"), F.count("*")).first()
+    run = summing.run_of(table)
     source, target = summing.curves(durations)
     found = summing.endpoints(table, durations, tested)
     verdicts: dict[Verdict, int] = {}
@@ -132,22 +131,22 @@ def summarise(spark: SparkSession, plan: Plan, work: Path, *, now_us: int, say: 
         title=plan.title,
         origin=str(plan.results),
         made_us=now_us,
-        first_us=span.first,
-        last_us=span.last,
-        exchanges=span[2],
+        first_us=run.first_us,
+        last_us=run.last_us,
+        exchanges=run.exchanges,
         verdicts=verdicts,
         gates=[],
-        fidelity=summing.fidelity(table),
-        timeline=summing.timeline(table, span.first, span.last),
+        fidelity=run.fidelity,
+        timeline=summing.timeline(table, run.first_us, run.last_us),
         source=source,
         target=target,
         endpoints=found,
         differences=differences.told,
         left_out=differences.left_out,
-        noise=_noise(noise, seen, learning.ruled(exchanges)),
+        noise=_noise(noise, seen, learning.ruled(exchanges) if plan.rules.has_rules else []),
         examples=summing.examples(table, kept.where("example is not null"), differences.told),
-        malformed=totals.malformed,
-        repeats=totals.all - totals.malformed - span[2],
+        malformed=malformed,
+        repeats=records - malformed - run.exchanges,
     )
     summary = msgspec.structs.replace(summary, gates=[gate.check(summary) for gate in plan.gates])
     write_small_tables(summary, tables)
@@ -164,7 +163,7 @@ def write_report(summary: Summary, out: Path) -> None:
 def _read(spark: SparkSession, results: Results) -> DataFrame:
     """The records of a batch, in a column `value`."""
     if isinstance(results, TopicResults):
-        slices = str(SLICES_A_CORE * spark.sparkContext.defaultParallelism)
+        slices = str(spark.sparkContext.defaultParallelism)
         return spark.read.format("kafka_ordered").options(**source_options(results), slices=slices).load()
     files = [results.path] if results.path.is_file() else sorted(results.path.glob("*.jsonl"))
     if not files:

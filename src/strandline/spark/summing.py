@@ -15,6 +15,7 @@ from strandline.report.verdicts import MISMATCHES
 
 MOST_DIFFERENCES = 300
 MOST_EXAMPLES = 400
+MOST_CANDIDATES = 50_000
 ACCURACY = 10_000
 """Quantiles are off by at most one part in so many, in rank."""
 
@@ -117,47 +118,63 @@ def most_frequent(grouped: DataFrame) -> Differences:
 
 
 def examples(table: DataFrame, texts: DataFrame, told: Sequence[Difference]) -> dict[str, Example]:
-    """The exchanges that the differences name, and one of each verdict of each endpoint beside them."""
-    wanted = [each.example for each in told]
-    others = (
-        table.where("has_example and verdict != 'same'").groupBy("endpoint", "verdict").agg(F.min("id").alias("id"))
+    """The exchanges that the differences name, and beside them one of each verdict of each endpoint."""
+    shown = (
+        table.where("has_example").select("id", "endpoint", "verdict").orderBy("id").limit(MOST_CANDIDATES).collect()
     )
-    wanted += [
-        row.id for row in others.orderBy("endpoint", "verdict").limit(MOST_EXAMPLES - len(set(wanted))).collect()
-    ]
-    verdicts = {row.id: row.verdict for row in table.where(F.col("id").isin(wanted)).select("id", "verdict").collect()}
-    rows = texts.where(F.col("id").isin(wanted)).select("id", "example").dropDuplicates(["id"]).collect()
+    verdicts = {row.id: Verdict(row.verdict) for row in shown}
+    wanted = {each.example for each in told if each.example in verdicts}
+    seen = {(row.endpoint, row.verdict) for row in shown if row.id in wanted}
+    for row in shown:
+        if (row.endpoint, row.verdict) not in seen and len(wanted) < MOST_EXAMPLES:
+            seen.add((row.endpoint, row.verdict))
+            wanted.add(row.id)
+    rows = texts.where(F.col("id").isin(list(wanted))).select("id", "example").collect()
     found = {}
     for row in rows:
         example = msgspec.json.decode(bytes(row.example), type=Example)
-        found[row.id] = msgspec.structs.replace(example, verdict=Verdict(verdicts[row.id]))
+        found[row.id] = msgspec.structs.replace(example, verdict=verdicts[row.id])
     return found
 
 
-def fidelity(table: DataFrame) -> Fidelity:
-    """How true to the captured timing and order the replay was."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The replay as a whole."""
+
+    exchanges: int
+    first_us: int | None
+    last_us: int | None
+    fidelity: Fidelity
+
+
+def run_of(table: DataFrame) -> Run:
+    """When it was, and how true to the captured timing and order."""
     sent = table.where("sent_us is not null")
     late = F.col("lateness_us")
-    row: Any = sent.agg(
+    row: Any = table.agg(
+        F.count("*").alias("exchanges"),
+        F.min("sent_us").alias("first"),
+        F.max("sent_us").alias("last"),
         F.percentile_approx(late, [0.5, 0.99], ACCURACY).alias("late"),
         F.max(late).alias("most"),
         F.regr_slope(late, F.col("sent_us") / 1e6).alias("slope"),
-        F.count_distinct("connection").alias("connections"),
-        F.count("*").alias("count"),
+        F.count_distinct(F.when(F.col("sent_us").isNotNull(), F.col("connection"))).alias("connections"),
+        F.count("sent_us").alias("sent"),
     ).first()
     in_order = Window.partitionBy("connection", "partition").orderBy("offset", "ordinal")
     before = F.lag("last_sent_us").over(in_order)
     violations: Any = sent.select((before > F.col("last_sent_us")).alias("wrong")).agg(F.count_if("wrong")).first()
     quantiles = row.late or [None, None]
-    return Fidelity(
+    kept = Fidelity(
         late_p50_us=quantiles[0],
         late_p99_us=quantiles[1],
         late_max_us=row.most,
         drift_us_per_s=row.slope,
         order_violations=violations[0],
         connections=row.connections,
-        reuse=row["count"] / row.connections if row.connections else None,
+        reuse=row.sent / row.connections if row.connections else None,
     )
+    return Run(exchanges=row.exchanges, first_us=row.first, last_us=row.last, fidelity=kept)
 
 
 def timeline(table: DataFrame, first_us: int | None, last_us: int | None) -> list[Moment]:
