@@ -54,9 +54,14 @@ def curve(durations: Durations) -> Curve:
     return [(share, micros_of(keys[int(place)])) for share, place in zip(SHARES, places, strict=True)]
 
 
-def median(durations: Durations) -> int | None:
-    """The duration that half of all do not exceed."""
-    return dict(curve(durations)).get(0.5)
+def quantile(durations: Durations, share: float) -> int | None:
+    """The duration that this share of all does not exceed; None where there is none."""
+    wanted, seen = max(1, math.ceil(share * sum(durations.values()))), 0
+    for key in sorted(durations):
+        seen += durations[key]
+        if seen >= wanted:
+            return micros_of(key)
+    return None
 
 
 def regressions(by_endpoint: Mapping[str, tuple[Durations, Durations]], rules: LatencySection) -> dict[str, Tested]:
@@ -65,7 +70,7 @@ def regressions(by_endpoint: Mapping[str, tuple[Durations, Durations]], rules: L
     adjusted = _holm({name: p for name, p in raw.items() if p is not None})
     tested = {}
     for name, (source, target) in by_endpoint.items():
-        before, after = median(source), median(target)
+        before, after = quantile(source, 0.5), quantile(target, 0.5)
         p = adjusted.get(name)
         is_large = (
             before is not None

@@ -59,11 +59,11 @@ class Evidence(msgspec.Struct, kw_only=True, frozen=True):
     """Two runs: both of the target's are the same."""
     odd_target: int = 0
     """Two runs: one of the target's is the source's."""
-    moved: int = 0
-    """Asked twice: the captured answers differ, and the target's differ from both."""
-    stood: int = 0
+    moved: float = 0
+    """Asked twice, in so many pairs: the captured answers differ, and the target's differ from both."""
+    stood: float = 0
     """Asked twice: the captured answers are the same, and the target's differ from them."""
-    agreed: int = 0
+    agreed: float = 0
     """Asked twice: source and target differ in one exchange and agree in the other."""
 
 
@@ -89,7 +89,7 @@ def _reason(place: Place, seen: Evidence) -> str | None:
         return None
     if seen.scattered + seen.odd_source + seen.odd_target:
         return BY_TWO_RUNS if _differs_between_runs(seen) else None
-    is_drawn = seen.moved > 0 and seen.moved >= 2 * seen.stood and 2 * seen.moved >= seen.agreed
+    is_drawn = seen.moved > 0 and seen.moved >= 2 * seen.stood and seen.moved >= seen.agreed
     return BY_SOURCE if is_drawn and not _is_translated(seen) else None
 
 

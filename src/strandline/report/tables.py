@@ -1,5 +1,6 @@
 """The small tables of a report and their columns, as Parquet for whoever wants to ask more of them."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,18 @@ import pyarrow.parquet as pq
 from strandline.report.summary import Curve, Endpoint, Summary
 
 CURVE = pa.list_(pa.struct([("share", pa.float64()), ("us", pa.int64())]))
+DIFFERENCES = pa.schema(
+    [
+        ("endpoint", pa.string()),
+        ("kind", pa.string()),
+        ("path", pa.string()),
+        ("change", pa.string()),
+        ("count", pa.int64()),
+        ("source", pa.string()),
+        ("target", pa.string()),
+        ("example", pa.string()),
+    ]
+)
 ENDPOINTS = pa.schema(
     [
         ("endpoint", pa.string()),
@@ -44,9 +57,10 @@ FIDELITY = pa.schema(
 )
 
 
-def write_small_tables(summary: Summary, directory: Path) -> None:
-    """Write `endpoints`, `timeline` and `fidelity`; each is a directory, as those are that Spark writes."""
+def write_small_tables(summary: Summary, differences: Sequence[Mapping[str, Any]], directory: Path) -> None:
+    """Write all tables but `exchanges`; each is a directory, as that is, which Spark writes."""
     tables = {
+        "differences": pa.Table.from_pylist([{**row, "example": row["id"]} for row in differences], DIFFERENCES),
         "endpoints": pa.Table.from_pylist([_endpoint(each) for each in summary.endpoints], ENDPOINTS),
         "timeline": pa.Table.from_pylist([msgspec.structs.asdict(each) for each in summary.timeline], TIMELINE),
         "fidelity": pa.Table.from_pylist([msgspec.structs.asdict(summary.fidelity)], FIDELITY),

@@ -1,9 +1,8 @@
 """The evidence by which noise is told from differences, counted by Spark for each place."""
 
-from functools import reduce
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (as everybody calls them)
 
 from strandline.report.noise import Evidence, Place
@@ -11,20 +10,24 @@ from strandline.spark.judging import place_of
 
 PLACE = ["endpoint", "kind", "path", "change"]
 MOST_PLACES = 5_000
-"""The most frequent count; more places than these are no noise."""
-MOST_ASKED = 200
-"""How many exchanges of one request are looked at, drawn from all of them."""
+"""The most frequent count; what comes behind them is taken for no noise."""
 
 
 def evidence(exchanges: DataFrame, baseline: DataFrame | None) -> dict[Place, Evidence]:
     """What is seen of each place, in the exchanges and, where there is one, in a second run."""
     found = _exploded(exchanges)
-    counts: dict[Place, dict[str, int]] = {}
-    _add(counts, _values(found))
-    _add(counts, _asked_twice(exchanges.where("compared"), found))
+    seen = _values(found).unionByName(_asked_twice(exchanges, found), allowMissingColumns=True)
     if baseline is not None:
-        _add(counts, _two_runs(exchanges, baseline))
-    return {place: Evidence(**numbers) for place, numbers in counts.items()}
+        seen = seen.unionByName(_two_runs(exchanges, baseline), allowMissingColumns=True)
+    names = [name for name in seen.columns if name not in PLACE]
+    summed = seen.groupBy(*PLACE).agg(*(F.sum(name).alias(name) for name in names))
+    rows = summed.orderBy(F.desc("differ"), *PLACE).limit(MOST_PLACES).collect()
+    return {
+        place_of(*(row[name] for name in PLACE)): Evidence(
+            **{name: row[name] for name in names if row[name] is not None}
+        )
+        for row in rows
+    }
 
 
 def ruled(exchanges: DataFrame) -> list[Any]:
@@ -34,18 +37,10 @@ def ruled(exchanges: DataFrame) -> list[Any]:
     return counted.orderBy(F.desc("count"), "endpoint", "path").limit(MOST_PLACES).collect()
 
 
-def _add(counts: dict[Place, dict[str, int]], frame: DataFrame) -> None:
-    names = [name for name in frame.columns if name not in PLACE]
-    total: Column = reduce(lambda one, other: one + other, (F.col(name) for name in names))
-    for row in frame.orderBy(total.desc(), *PLACE).limit(MOST_PLACES).collect():
-        place = place_of(*(row[name] for name in PLACE))
-        counts.setdefault(place, {}).update({name: int(row[name]) for name in names})
-
-
 def _exploded(exchanges: DataFrame) -> DataFrame:
     """A row for each difference that no rule leaves out."""
-    told = exchanges.select("id", "endpoint", F.explode("differences").alias("d")).where("not d.ruled")
-    return told.select("id", "endpoint", "d.kind", "d.path", "d.change", "d.source_hash", "d.target_hash")
+    told = exchanges.select("id", "endpoint", "question", "compared", F.explode("differences").alias("d"))
+    return told.where("not d.ruled").select("id", "endpoint", "question", "compared", "d.*")
 
 
 def _values(found: DataFrame) -> DataFrame:
@@ -56,46 +51,34 @@ def _values(found: DataFrame) -> DataFrame:
     )
 
 
-def _asked_twice(compared: DataFrame, found: DataFrame) -> DataFrame:
-    """Exchanges of one request in an order of chance, each with the one half of them further."""
-    same = Window.partitionBy("question")
-    asked = (
-        compared.select("id", "question")
-        .withColumn("number", F.row_number().over(same.orderBy(F.xxhash64("id"), "id")))
-        .withColumn("count", F.least(F.count("*").over(same), F.lit(MOST_ASKED)))
-        .where(f"count > 1 and number <= {MOST_ASKED}")
+def _asked_twice(exchanges: DataFrame, found: DataFrame) -> DataFrame:
+    """What is to be expected of the exchanges of each request, put in pairs by chance.
+
+    Of n exchanges there are n(n-1)/2 pairs, and n/2 of them can be made at a time; so each counts 1/(n-1).
+    """
+    asked = exchanges.where("compared").groupBy("question").agg(F.count("*").alias("n")).where("n > 1")
+    by_value = found.where("compared").groupBy("question", *PLACE, "source_hash").count()
+    by_question = by_value.groupBy("question", *PLACE).agg(
+        F.sum("count").alias("d"), F.sum(F.col("count") * (F.col("count") - 1) / 2).alias("same")
     )
-    half = F.expr("count div 2")
-    told = found.join(asked, "id")
-    keys = [*PLACE, "question", "number"]
-    ones = told.where(F.col("number") + half <= F.col("count")).withColumn("number", F.col("number") + half)
-    others = told.where(F.col("number") > half)
-    pairs = _paired(ones, others, keys)
-    both = F.col("one").isNotNull() & F.col("other").isNotNull()
-    stood = F.col("one.source_hash") == F.col("other.source_hash")
-    return pairs.groupBy(*PLACE).agg(
-        F.count_if(both & ~stood).alias("moved"),
-        F.count_if(both & stood).alias("stood"),
-        F.count_if(~both).alias("agreed"),
+    pairs = by_question.join(asked, "question").groupBy(*PLACE)
+    return pairs.agg(
+        F.sum(F.expr("(d * (d - 1) / 2 - same) / (n - 1)")).alias("moved"),
+        F.sum(F.expr("same / (n - 1)")).alias("stood"),
+        F.sum(F.expr("d * (n - d) / (n - 1)")).alias("agreed"),
     )
 
 
 def _two_runs(exchanges: DataFrame, baseline: DataFrame) -> DataFrame:
-    """The same requests in two runs."""
-    shared = exchanges.where("compared").select("id", "endpoint").join(baseline.where("compared").select("id"), "id")
-    ones = _exploded(exchanges).join(shared.select("id"), "id")
-    others = _exploded(baseline.drop("endpoint").join(shared, "id"))
-    pairs = _paired(ones, others, ["id", *PLACE])
-    both = F.col("one").isNotNull() & F.col("other").isNotNull()
-    same = F.col("one.target_hash") == F.col("other.target_hash")
-    return pairs.groupBy(*PLACE).agg(
-        F.count_if(both & ~same).alias("scattered"),
-        F.count_if(both & same).alias("odd_source"),
-        F.count_if(~both).alias("odd_target"),
+    """The requests that were compared in both runs; in the second they have no endpoint yet."""
+    shared = exchanges.where("compared").join(baseline.where("compared").select("id"), "id")
+    both = shared.select("id", "endpoint")
+    runs = _exploded(shared).unionByName(_exploded(baseline.drop("endpoint").join(both, "id")))
+    by_request = runs.groupBy("id", *PLACE).agg(
+        F.count("*").alias("runs"), F.min("target_hash").alias("one"), F.max("target_hash").alias("other")
     )
-
-
-def _paired(ones: DataFrame, others: DataFrame, keys: list[str]) -> DataFrame:
-    hashes = F.struct("source_hash", "target_hash")
-    left, right = ones.select(*keys, hashes.alias("one")), others.select(*keys, hashes.alias("other"))
-    return left.join(right, keys, "full_outer")
+    return by_request.groupBy(*PLACE).agg(
+        F.count_if(F.expr("runs = 2 and one != other")).alias("scattered"),
+        F.count_if(F.expr("runs = 2 and one = other")).alias("odd_source"),
+        F.count_if(F.expr("runs = 1")).alias("odd_target"),
+    )

@@ -6,21 +6,22 @@ those rows, and the driver holds only what the summary does.
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (as everybody calls them)
 
 from strandline.errors import OptionError, StrandlineError
-from strandline.report.endpoints import OTHERS, Endpoints
+from strandline.report.endpoints import Endpoints
+from strandline.report.fidelity import fidelity
 from strandline.report.gates import Threshold
 from strandline.report.latency import regressions
 from strandline.report.noise import BY_RULE, Evidence, Place, learn
@@ -29,6 +30,7 @@ from strandline.report.summary import Kind, Noise, Summary, Verdict
 from strandline.report.tables import write_small_tables
 from strandline.spark import learning, summing
 from strandline.spark.comparing import compared
+from strandline.spark.gathering import gathered
 from strandline.spark.judging import judged
 
 WORK = ".work"
@@ -97,17 +99,18 @@ def report(spark: SparkSession, plan: Plan, *, now_us: int, say: Say = lambda _:
 def summarise(spark: SparkSession, plan: Plan, work: Path, *, now_us: int, say: Say) -> Summary:
     """Make the report of the results that have been compared."""
     kept = spark.read.parquet(str(work / "results"))
-    records, malformed = kept.count(), kept.where("problem is not null").count()
-    if records == malformed:
-        told = f", only {malformed:,} records that are none" if malformed else ""
+    shapes = _shapes(kept)
+    if not shapes.counts:
+        told = f", only {shapes.malformed:,} records that are none" if shapes.malformed else ""
         raise StrandlineError(f"{plan.results} holds no results{told}")
-    say(f"learning what is noise in {records:,} results")
-    keep(_unique(_named(spark, kept.where("problem is null"))), work / "exchanges")
+    say(f"learning what is noise in {shapes.results:,} results")
+    names = Endpoints(shapes.counts).names(shapes.counts)
+    keep(gathered(kept, names), work / "exchanges")
     exchanges = spark.read.parquet(str(work / "exchanges"))
     baseline = None
     if plan.baseline is not None:
-        second = spark.read.parquet(str(work / "baseline"))
-        baseline = _unique(second.where("problem is null").withColumn("endpoint", F.lit("")))
+        keep(gathered(spark.read.parquet(str(work / "baseline")), {}), work / "second")
+        baseline = spark.read.parquet(str(work / "second"))
     seen = learning.evidence(exchanges, baseline) if plan.rules.learns else {}
     noise = learn(seen)
     durations = summing.durations(exchanges)
@@ -117,39 +120,37 @@ def summarise(spark: SparkSession, plan: Plan, work: Path, *, now_us: int, say: 
     tables = plan.out / "tables"
     keep(judged(exchanges, list(noise), regressed, plan.rules.latency), tables / "exchanges")
     table = spark.read.parquet(str(tables / "exchanges"))
-    keep(summing.differences(table), tables / "differences", files=1)
-    differences = summing.most_frequent(spark.read.parquet(str(tables / "differences")))
     say("summing up")
-    run = summing.run_of(table)
+    counted = summing.counted(table, shapes.first_us or 0)
+    timed = summing.timed(table, shapes.first_us, shapes.last_us)
     source, target = summing.curves(durations)
-    found = summing.endpoints(table, durations, tested)
-    verdicts: dict[Verdict, int] = {}
-    for endpoint in found:
-        for verdict, count in endpoint.verdicts.items():
-            verdicts[verdict] = verdicts.get(verdict, 0) + count
+    endpoints = summing.endpoints(counted, durations, tested)
+    rows = summing.differences(table)
+    told = [summing.difference_of(row) for row in rows[: summing.MOST_DIFFERENCES]]
+    exchanges_in_all = sum(endpoint.count for endpoint in endpoints)
     summary = Summary(
         title=plan.title,
         origin=str(plan.results),
         made_us=now_us,
-        first_us=run.first_us,
-        last_us=run.last_us,
-        exchanges=run.exchanges,
-        verdicts=verdicts,
+        first_us=shapes.first_us,
+        last_us=shapes.last_us,
+        exchanges=exchanges_in_all,
+        verdicts=_total(counted.verdicts.values()),
         gates=[],
-        fidelity=run.fidelity,
-        timeline=summing.timeline(table, run.first_us, run.last_us),
+        fidelity=fidelity(counted.sums, timed.lateness),
+        timeline=timed.timeline,
         source=source,
         target=target,
-        endpoints=found,
-        differences=differences.told,
-        left_out=differences.left_out,
+        endpoints=endpoints,
+        differences=told,
+        left_out=len(rows) - len(told),
         noise=_noise(noise, seen, learning.ruled(exchanges) if plan.rules.has_rules else []),
-        examples=summing.examples(table, kept.where("example is not null"), differences.told),
-        malformed=malformed,
-        repeats=records - malformed - run.exchanges,
+        examples=summing.examples(table, kept.where("example is not null"), told),
+        malformed=shapes.malformed,
+        repeats=shapes.results - exchanges_in_all,
     )
     summary = msgspec.structs.replace(summary, gates=[gate.check(summary) for gate in plan.gates])
-    write_small_tables(summary, tables)
+    write_small_tables(summary, [row.asDict() for row in rows], tables)
     write_report(summary, plan.out)
     return summary
 
@@ -191,36 +192,45 @@ def refused_in_one_line() -> Iterator[None]:
         raise StrandlineError(ours[-1]) from error
 
 
-def keep(frame: DataFrame, path: Path, *, files: int | None = None) -> None:
+def keep(frame: DataFrame, path: Path) -> None:
     """Write rows as Parquet, in the place of those that are there."""
-    (frame if files is None else frame.coalesce(files)).write.mode("overwrite").parquet(str(path))
+    frame.write.mode("overwrite").parquet(str(path))
 
 
-def _named(spark: SparkSession, kept: DataFrame) -> DataFrame:
-    """The same with the name of its endpoint for each shape of a path."""
-    rows = kept.groupBy("shape").count().orderBy(F.desc("count"), "shape").limit(MOST_SHAPES).collect()
-    names = Endpoints({row.shape: row["count"] for row in rows})
-    known = {row.shape: names.name(row.shape) for row in rows}
-    table = pa.table({"shape": pa.array(known, pa.string()), "endpoint": pa.array(known.values(), pa.string())})
-    joined = kept.join(F.broadcast(spark.createDataFrame(table)), "shape", "left")
-    return joined.withColumn("endpoint", F.coalesce("endpoint", F.lit(OTHERS)))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shapes:
+    """How many results there are of each shape of a request, and when they were sent."""
+
+    counts: Mapping[str, int]
+    results: int
+    malformed: int
+    first_us: int | None
+    last_us: int | None
 
 
-def _unique(kept: DataFrame) -> DataFrame:
-    """One row for each request.
-
-    A request that was sent again has the first answer that came, for a repeat may find what the first one has made.
-    But its place in the order is that of the last sending, behind which the rest was sent again too.
-    """
-    same = Window.partitionBy("id")
-    ordered = same.orderBy(F.desc("answered"), F.col("sent_us").asc_nulls_last(), F.desc(F.col("example").isNotNull()))
-    return (
-        kept.withColumn("copy", F.row_number().over(ordered))
-        .withColumn("last_sent_us", F.max("sent_us").over(same))
-        .withColumn("has_example", F.max(F.col("example").isNotNull()).over(same))
-        .where("copy = 1")
-        .drop("copy", "example", "shape", "problem")
+def _shapes(kept: DataFrame) -> _Shapes:
+    sums = (F.count("*").alias("count"), F.min("sent_us").alias("first"), F.max("sent_us").alias("last"))
+    grouped = kept.groupBy("shape").agg(*sums)
+    rows: list[Any] = grouped.orderBy(F.desc("count"), "shape").limit(MOST_SHAPES).collect()
+    counts = {row.shape: row["count"] for row in rows if row.shape is not None}
+    if len(rows) == MOST_SHAPES:
+        rows = kept.groupBy((F.col("problem").isNull()).alias("is_result")).agg(*sums).collect()
+    else:
+        rows = [row.asDict() | {"is_result": row.shape is not None} for row in rows]
+    return _Shapes(
+        counts=counts,
+        results=sum(row["count"] for row in rows if row["is_result"]),
+        malformed=sum(row["count"] for row in rows if not row["is_result"]),
+        first_us=min((row["first"] for row in rows if row["first"] is not None), default=None),
+        last_us=max((row["last"] for row in rows if row["last"] is not None), default=None),
     )
+
+
+def _total(verdicts: Iterable[Mapping[Verdict, int]]) -> dict[Verdict, int]:
+    total: Counter[Verdict] = Counter()
+    for counts in verdicts:
+        total.update(counts)
+    return {verdict: total[verdict] for verdict in Verdict if total[verdict]}
 
 
 def _noise(noise: Mapping[Place, str], seen: Mapping[Place, Evidence], by_rule: list[Any]) -> list[Noise]:

@@ -1,34 +1,38 @@
-"""The judged exchanges summed up: by endpoint, by difference, along the time of the replay, and in all."""
+"""The judged exchanges summed up by Spark: by endpoint, by difference, along the time of the replay."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (as everybody calls them)
 
-from strandline.report.latency import STEPS, Durations, Tested, curve
-from strandline.report.summary import Curve, Difference, Endpoint, Example, Fidelity, Kind, Moment, Verdict
+from strandline.report.fidelity import Sums
+from strandline.report.latency import STEPS, Durations, Tested, curve, quantile
+from strandline.report.summary import Curve, Difference, Endpoint, Example, Kind, Moment, Verdict
 from strandline.report.timeline import length_us, without_gaps
 from strandline.report.verdicts import MISMATCHES
 
+MOST_PLACES = 10_000
 MOST_DIFFERENCES = 300
 MOST_EXAMPLES = 400
 MOST_CANDIDATES = 50_000
-ACCURACY = 10_000
-"""Quantiles are off by at most one part in so many, in rank."""
 
 ByEndpoint = Mapping[str, tuple[Durations, Durations]]
+
+
+def _bucket(micros: str) -> Column:
+    """As `strandline.report.latency.bucket` has it."""
+    return F.floor(F.log2(F.greatest(F.col(micros), F.lit(0)) + 1) * STEPS)
 
 
 def durations(exchanges: DataFrame) -> dict[str, tuple[dict[int, int], dict[int, int]]]:
     """How long source and target took, by endpoint, where both answered with the same status."""
     both = exchanges.where("source_us is not null and target_us is not null and source_status = target_status")
     sides = both.select("endpoint", F.posexplode(F.array("source_us", "target_us")).alias("side", "micros"))
-    buckets = sides.withColumn("bucket", F.floor(F.log2(F.col("micros") + 1) * STEPS))
     found: dict[str, tuple[dict[int, int], dict[int, int]]] = {}
-    for row in buckets.groupBy("endpoint", "side", "bucket").count().collect():
+    for row in sides.groupBy("endpoint", "side", _bucket("micros").alias("bucket")).count().collect():
         found.setdefault(row.endpoint, ({}, {}))[row.side][row.bucket] = row["count"]
     return found
 
@@ -43,17 +47,55 @@ def curves(by_endpoint: ByEndpoint) -> tuple[Curve, Curve]:
     return curve(sums[0]), curve(sums[1])
 
 
-def endpoints(table: DataFrame, by_endpoint: ByEndpoint, tested: Mapping[str, Tested]) -> list[Endpoint]:
-    """Every endpoint, those with most differences first."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """The verdicts of each endpoint, and the sums of the whole replay."""
+
+    verdicts: Mapping[str, Mapping[Verdict, int]]
+    sums: Sums
+
+
+def counted(table: DataFrame, first_us: int) -> Counted:
+    """Count the verdicts, and sum up what the fidelity is made of."""
+    x, y = (F.col("sent_us") - first_us) / 1e6, F.col("lateness_us").cast("double")
+    grouped = table.groupBy("endpoint", "verdict").agg(
+        F.count("*").alias("count"),
+        F.count("sent_us").alias("sent"),
+        F.sum(x).alias("x"),
+        F.sum(y).alias("y"),
+        F.sum(x * y).alias("xy"),
+        F.sum(x * x).alias("xx"),
+        F.max("lateness_us").alias("most"),
+        F.count_if("out_of_order").alias("out_of_order"),
+        F.count_if("opens").alias("opens"),
+    )
     verdicts: dict[str, dict[Verdict, int]] = {}
-    for row in table.groupBy("endpoint", "verdict").count().collect():
+    sums = Sums()
+    for row in grouped.orderBy("endpoint", "verdict").collect():
         verdicts.setdefault(row.endpoint, {})[Verdict(row.verdict)] = row["count"]
+        sums.add(
+            Sums(
+                sent=row.sent,
+                x=row.x or 0.0,
+                y=row.y or 0.0,
+                xy=row.xy or 0.0,
+                xx=row.xx or 0.0,
+                most_late_us=row.most,
+                out_of_order=row.out_of_order,
+                connections=row.opens,
+            )
+        )
+    return Counted(verdicts=verdicts, sums=sums)
+
+
+def endpoints(found: Counted, by_endpoint: ByEndpoint, tested: Mapping[str, Tested]) -> list[Endpoint]:
+    """Every endpoint, those with most differences first."""
     nothing = Tested(slower=None, p_value=None, regressed=False)
-    found = []
-    for name, counts in verdicts.items():
+    made = []
+    for name, counts in found.verdicts.items():
         source, target = by_endpoint.get(name, ({}, {}))
         test = tested.get(name, nothing)
-        found.append(
+        made.append(
             Endpoint(
                 name=name,
                 count=sum(counts.values()),
@@ -65,56 +107,31 @@ def endpoints(table: DataFrame, by_endpoint: ByEndpoint, tested: Mapping[str, Te
                 p_value=test.p_value,
             )
         )
-    return sorted(found, key=lambda each: (-_differing(each.verdicts), -each.count, each.name))
+    return sorted(made, key=lambda each: (each.verdicts.get(Verdict.SAME, 0) - each.count, -each.count, each.name))
 
 
-def _differing(verdicts: Mapping[Verdict, int]) -> int:
-    return sum(count for verdict, count in verdicts.items() if verdict is not Verdict.SAME)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Differences:
-    """The most frequent differences, and how many there are beside them."""
-
-    told: Sequence[Difference]
-    left_out: int
-
-
-def differences(table: DataFrame) -> DataFrame:
-    """The table of differences: each place once, with a count and with what one example has there."""
+def differences(table: DataFrame) -> list[Any]:
+    """The rows of the table of differences, the most frequent first: a place, its count, and what one example has."""
     told = table.select("endpoint", "id", "sent_us", "has_example", F.explode("differences").alias("d"))
     chosen = F.struct((~F.col("has_example")).alias("bare"), "sent_us", "id", "d.source", "d.target")
     grouped = told.groupBy("endpoint", "d.kind", "d.path", "d.change").agg(
         F.count("*").alias("count"), F.min(chosen).alias("chosen")
     )
-    return grouped.select(
-        "endpoint",
-        "kind",
-        "path",
-        "change",
-        "count",
-        "chosen.source",
-        "chosen.target",
-        F.col("chosen.id").alias("example"),
+    told = grouped.select("endpoint", "kind", "path", "change", "count", "chosen.source", "chosen.target", "chosen.id")
+    return told.orderBy(F.desc("count"), "endpoint", "kind", "path", "change").limit(MOST_PLACES).collect()
+
+
+def difference_of(row: Any) -> Difference:
+    """A row of the table of differences as the summary has it."""
+    return Difference(
+        endpoint=row.endpoint,
+        kind=Kind(row.kind),
+        path=row.path,
+        count=row["count"],
+        source=row.source,
+        target=row.target,
+        example=row.id,
     )
-
-
-def most_frequent(grouped: DataFrame) -> Differences:
-    """The first of the differences by their count."""
-    rows = grouped.orderBy(F.desc("count"), "endpoint", "kind", "path", "change").limit(MOST_DIFFERENCES).collect()
-    told = [
-        Difference(
-            endpoint=row.endpoint,
-            kind=Kind(row.kind),
-            path=row.path,
-            count=row["count"],
-            source=row.source,
-            target=row.target,
-            example=row.example,
-        )
-        for row in rows
-    ]
-    return Differences(told=told, left_out=grouped.count() - len(told) if len(told) == MOST_DIFFERENCES else 0)
 
 
 def examples(table: DataFrame, texts: DataFrame, told: Sequence[Difference]) -> dict[str, Example]:
@@ -138,65 +155,36 @@ def examples(table: DataFrame, texts: DataFrame, told: Sequence[Difference]) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """The replay as a whole."""
+class Timed:
+    """The replay in stretches, and how late its requests were."""
 
-    exchanges: int
-    first_us: int | None
-    last_us: int | None
-    fidelity: Fidelity
+    timeline: Sequence[Moment]
+    lateness: Durations
 
 
-def run_of(table: DataFrame) -> Run:
-    """When it was, and how true to the captured timing and order."""
-    sent = table.where("sent_us is not null")
-    late = F.col("lateness_us")
-    row: Any = table.agg(
-        F.count("*").alias("exchanges"),
-        F.min("sent_us").alias("first"),
-        F.max("sent_us").alias("last"),
-        F.percentile_approx(late, [0.5, 0.99], ACCURACY).alias("late"),
-        F.max(late).alias("most"),
-        F.regr_slope(late, F.col("sent_us") / 1e6).alias("slope"),
-        F.count_distinct(F.when(F.col("sent_us").isNotNull(), F.col("connection"))).alias("connections"),
-        F.count("sent_us").alias("sent"),
-    ).first()
-    in_order = Window.partitionBy("connection", "partition").orderBy("offset", "ordinal")
-    before = F.lag("last_sent_us").over(in_order)
-    violations: Any = sent.select((before > F.col("last_sent_us")).alias("wrong")).agg(F.count_if("wrong")).first()
-    quantiles = row.late or [None, None]
-    kept = Fidelity(
-        late_p50_us=quantiles[0],
-        late_p99_us=quantiles[1],
-        late_max_us=row.most,
-        drift_us_per_s=row.slope,
-        order_violations=violations[0],
-        connections=row.connections,
-        reuse=row.sent / row.connections if row.connections else None,
-    )
-    return Run(exchanges=row.exchanges, first_us=row.first, last_us=row.last, fidelity=kept)
-
-
-def timeline(table: DataFrame, first_us: int | None, last_us: int | None) -> list[Moment]:
-    """The replay in stretches."""
+def timed(table: DataFrame, first_us: int | None, last_us: int | None) -> Timed:
+    """Count along the time of the replay."""
     if first_us is None or last_us is None:
-        return []
+        return Timed(timeline=[], lateness={})
     length = length_us(first_us, last_us)
-    number = F.floor((F.col("sent_us") - first_us) / length)
-    sent = table.where("sent_us is not null").groupBy(number.alias("number"))
-    rows = sent.agg(
-        F.count("*").alias("sent"),
-        F.count_if(F.col("verdict").isin([verdict.value for verdict in MISMATCHES])).alias("mismatches"),
-        F.percentile_approx("lateness_us", [0.5, 0.99], ACCURACY).alias("late"),
-    ).collect()
+    number = F.floor((F.col("sent_us") - first_us) / length).alias("number")
+    is_mismatch = F.col("verdict").isin([verdict.value for verdict in MISMATCHES])
+    grouped = table.where("sent_us is not null").groupBy(number, _bucket("lateness_us").alias("bucket"))
+    late: dict[int, dict[int, int]] = {}
+    mismatches: dict[int, int] = {}
+    total: dict[int, int] = {}
+    for row in grouped.agg(F.count("*").alias("count"), F.count_if(is_mismatch).alias("mismatches")).collect():
+        late.setdefault(row.number, {})[row.bucket] = row["count"]
+        mismatches[row.number] = mismatches.get(row.number, 0) + row.mismatches
+        total[row.bucket] = total.get(row.bucket, 0) + row["count"]
     moments = {
-        row.number: Moment(
-            start_us=first_us + row.number * length,
-            sent=row.sent,
-            mismatches=row.mismatches,
-            late_p50_us=(row.late or [None, None])[0],
-            late_p99_us=(row.late or [None, None])[1],
+        number_: Moment(
+            start_us=first_us + number_ * length,
+            sent=sum(counts.values()),
+            mismatches=mismatches[number_],
+            late_p50_us=quantile(counts, 0.5),
+            late_p99_us=quantile(counts, 0.99),
         )
-        for row in rows
+        for number_, counts in late.items()
     }
-    return without_gaps(moments, first_us=first_us, length=length)
+    return Timed(timeline=without_gaps(moments, first_us=first_us, length=length), lateness=total)
