@@ -16,7 +16,7 @@ from strandline.spark.comparing import compared
 from strandline.spark.report import Plan, Say, TopicResults, keep, refused_in_one_line, source_options, summarise
 
 STREAM = ".stream"
-POLL_S = 0.25
+POLL_S = 1
 
 
 def follow(

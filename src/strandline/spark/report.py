@@ -101,8 +101,8 @@ def summarise(spark: SparkSession, plan: Plan, work: Path, *, now_us: int, say: 
     kept = spark.read.parquet(str(work / "results"))
     shapes = _shapes(kept)
     if not shapes.counts:
-        told = f", only {shapes.malformed:,} records that are none" if shapes.malformed else ""
-        raise StrandlineError(f"{plan.results} holds no results{told}")
+        but = f", only {shapes.malformed:,} records that are none" if shapes.malformed else ""
+        raise StrandlineError(f"{plan.results} holds no results{but}")
     say(f"learning what is noise in {shapes.results:,} results")
     names = Endpoints(shapes.counts).names(shapes.counts)
     keep(gathered(kept, names), work / "exchanges")
