@@ -37,6 +37,8 @@ SPARK = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
     "spark.sql.shuffle.partitions": "8",
+    # A result may have nearly a megabyte.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "64m",
 }
 
 clock = SystemClock()

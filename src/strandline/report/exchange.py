@@ -2,20 +2,25 @@
 
 import binascii
 from base64 import b64decode
+from typing import Annotated
 
 import msgspec
 
 from strandline.errors import MalformedResult
+
+# As wide as the columns that they go to.
+Short = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+Long = Annotated[int, msgspec.Meta(ge=-(2**60), lt=2**60)]
 
 
 class Message(msgspec.Struct, kw_only=True, gc=False):
     """A request or a response. A head is latin-1; a body is text, or base64 where it is none, as it was on the wire."""
 
     head: str
-    length: int
+    length: Long
     method: str | None = None
     target: str | None = None
-    status: int | None = None
+    status: Short | None = None
     complete: bool | None = None
     head_length: int | None = None
     """Of a head that is cut."""
@@ -38,8 +43,8 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     """One sending of the request."""
 
     response: Message | None
-    sent_us: int | None
-    end_us: int | None
+    sent_us: Long | None
+    end_us: Long | None
     error: str | None = None
 
 
@@ -48,17 +53,17 @@ class Exchange(msgspec.Struct, kw_only=True, gc=False):
 
     id: str
     connection: str
-    partition: int
-    offset: int
-    ordinal: int
+    partition: Short
+    offset: Long
+    ordinal: Short
     source_request: Message
     source_response: Message | None
     target_request: Message | None
     attempts: list[Attempt]
-    source_time_us: int
-    source_end_us: int | None = None
-    sent_us: int | None
-    lateness_us: int | None
+    source_time_us: Long
+    source_end_us: Long | None = None
+    sent_us: Long | None
+    lateness_us: Long | None
     error: str | None = None
 
     @property
