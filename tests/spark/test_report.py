@@ -49,7 +49,9 @@ class Service:
         )
         self.header = chance.choice(ENDPOINTS)
         self.field = {name: chance.choice(["price", "name", "state"]) for name in ENDPOINTS}
-        self.share = {name: chance.choice([1.0, 0.5, 0.15]) for name in ENDPOINTS}
+        # An endpoint that always fails would show nothing else.
+        shares = [0.5, 0.15, 1.0]
+        self.share = {name: chance.choice(shares[: 2 if self.kinds[name] == "status" else 3]) for name in ENDPOINTS}
         self.slow = chance.choice(ENDPOINTS)
         for name, kind in self.kinds.items():
             endpoint, place = f"GET /{name}/{{n}}", f"$.item.{self.field[name]}"
