@@ -4,9 +4,9 @@ import os
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from rich import box
@@ -25,10 +25,6 @@ from strandline.report.summary import Summary, Verdict
 from strandline.wire.traffic import TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pyspark.sql import SparkSession
-
     from strandline.spark.report import Results
 
 SHOWN = 10
@@ -181,17 +177,11 @@ def _ms(micros: int | None) -> str:
     return "-" if micros is None else f"{micros / 1000:,.1f} ms"
 
 
-@contextmanager
-def _spark(master: str) -> "Iterator[SparkSession]":
-    from strandline.spark import register, session  # noqa: PLC0415  (as above)
+def _spark(master: str) -> AbstractContextManager[Any]:
+    from strandline.spark.session import opened  # noqa: PLC0415  (as above)
 
     _say("starting Spark")
-    spark = session("strandline report", master=master, options=SPARK)
-    register(spark)
-    try:
-        yield spark
-    finally:
-        spark.stop()
+    return opened("strandline report", master=master, options=SPARK)
 
 
 def _results(text: str, reach: dict[str, str], start: str, until: str | None) -> "Results":
