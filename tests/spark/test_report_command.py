@@ -16,6 +16,10 @@ from strandline.report.summary import Summary
 from tests.report.support import answer, result
 from tests.support import run_strandline
 
+# Spark starts anew here, which takes minutes of a machine that many use.
+pytestmark = pytest.mark.timeout(900)
+PATIENCE_S = 800
+
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
@@ -51,7 +55,7 @@ def test_a_gate_that_fails_is_exit_code_1_and_the_report_is_there(results: Path,
     gates = "mismatch>10%,lateness.p99>20ms"
     arguments = ["--results", results, "--out", out, "--fail-on", gates, "--master", "local[2]"]
     command_line = [sys.executable, "-m", "strandline", "report", *map(str, arguments)]
-    done = subprocess.run(command_line, capture_output=True, text=True, timeout=220, check=False)
+    done = subprocess.run(command_line, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 1, done.stderr
     assert done.stderr.splitlines()[-1] == "strandline: the report fails: mismatch>10% (found 33.33%)"
     assert "60 exchanges of" in done.stdout

@@ -52,7 +52,9 @@ def follow(
         try:
             while query.isActive and not is_stopped():
                 query.awaitTermination(POLL_S)
-            query.awaitTermination(0)
+            failure = query.exception()
+            if failure is not None:
+                raise failure
         finally:
             query.stop()
         return summarise(spark, plan, work, now_us=now_us(), say=say)
