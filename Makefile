@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help venv browser demo test check format proto bench bench-capture bench-core bench-ordered bench-replay bench-spark-ordered bench-stack soak clean
+.PHONY: help venv browser demo test check format proto bench bench-capture bench-core bench-ordered bench-replay bench-report bench-spark-ordered bench-stack soak clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -44,6 +44,9 @@ bench-ordered: venv ## a log read in the order of its time, beside confluent-kaf
 
 bench-replay: venv ## captured traffic replayed: how late, how fast, beside wrk where it is installed
 	@$(BIN)/python -m bench.replay
+
+bench-report: venv ## the report on 1,000,000 exchanges: seconds and memory
+	@$(BIN)/python -m bench.report
 
 bench-spark-ordered: venv ## the same on Spark, beside a source without Kafka
 	@$(BIN)/python -m bench.spark_ordered

@@ -12,6 +12,8 @@
     ├── CorruptBatch                   a record batch that is not what it should be, with its offset
     ├── MalformedHead                  the head of an HTTP message that is none
     ├── MalformedBody                  the body of an HTTP message that is not what its head says
+    ├── MalformedResult                a record that is no result of a replay
+    ├── GateFailed                     a report that does not keep a threshold of the user's
     ├── TransformFailed                a request that a transform could not make; it fails alone, the replay goes on
     ├── KafkaError                     a Kafka cluster that does not do what we ask
     │   ├── BrokerUnreachable          no connection, no answer in time, or an answer that cannot be read
@@ -124,6 +126,18 @@ class MalformedHead(StrandlineError, ValueError):
 
 class MalformedBody(StrandlineError, ValueError):
     """The body of an HTTP message that is not what its head says."""
+
+
+class MalformedResult(StrandlineError, ValueError):
+    """A record that is no result of a replay."""
+
+
+class GateFailed(StrandlineError):
+    """A report that does not keep a threshold of the user's."""
+
+    def __init__(self, gates: "Iterable[tuple[str, str]]") -> None:
+        told = ", ".join(f"{rule} (found {found})" for rule, found in gates)
+        super().__init__(f"the report fails: {told}")
 
 
 class TransformFailed(StrandlineError):

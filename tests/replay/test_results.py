@@ -108,6 +108,7 @@ def test_a_result_tells_all_that_happened() -> None:
         ],
         "attempt_count": 2,
         "source_time_us": start,
+        "source_end_us": start + 30_500,
         "due_us": start + 10_000_000,
         "sent_us": start + 10_500_000,
         "first_byte_us": start + 11_250_000,

@@ -73,6 +73,18 @@ app.command(
     """,
 )
 app.command(
+    "strandline.cli.report:report",
+    name="report",
+    help="""Compare what the target of a replay answered with what the source had, and show how true the replay was.
+
+    Reads the results of `strandline replay`, from their topic or from files, and writes Parquet tables, a summary and
+    a page. What differs by itself, such as times and identities, is learned and left out. Ends with 1 when a threshold
+    of --fail-on is passed.
+
+    In a pipeline: strandline report --fail-on 'mismatch>1%,lateness.p99>20ms'
+    """,
+)
+app.command(
     "strandline.cli.imports:import_",
     name="import",
     help="""Write traffic that other tools captured to a Kafka topic, as `strandline capture` does.

@@ -135,6 +135,8 @@ class Result(msgspec.Struct, kw_only=True, gc=False):
     attempts: Sequence[AttemptRecord]
     attempt_count: int
     source_time_us: int
+    source_end_us: int | None
+    """When the source's response ended, if the capture has it."""
     due_us: int | None
     sent_us: int | None
     first_byte_us: int | None
@@ -186,6 +188,7 @@ def result_of(outcome: Outcome, limits: Limits) -> Result:
         attempts=told,
         attempt_count=len(attempts),
         source_time_us=outcome.source_time // 1000,
+        source_end_us=_micros(outcome.source_end),
         due_us=None if outcome.due is None else outcome.due // 1000,
         sent_us=_micros(sent),
         first_byte_us=None if last is None else last.first_byte_us,

@@ -154,3 +154,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     noise: Sequence[Noise]
     examples: Mapping[str, Example]
     """By id: one for each difference at least."""
+    malformed: int = 0
+    """Records that are no results."""
+    repeats: int = 0
+    """Results of requests that have one already."""

@@ -5,7 +5,8 @@ And our data sources in any session.
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
@@ -32,6 +33,17 @@ def session(app_name: str, *, master: str = "local[*]", options: Mapping[str, st
     for key, value in {**defaults, **(options or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+@contextmanager
+def opened(app_name: str, *, master: str, options: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A session that knows our data sources, for as long as it is needed."""
+    spark = session(app_name, master=master, options=options)
+    try:
+        register(spark)
+        yield spark
+    finally:
+        spark.stop()
 
 
 def register(spark: SparkSession) -> None:

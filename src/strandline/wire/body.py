@@ -49,7 +49,11 @@ def unchunked(head: Head, body: bytes) -> bytes:
 
 def unpacked(head: Head, body: bytes, *, limit: int) -> bytes:
     """The content of a body without chunks, unpacked to at most so many bytes."""
-    coding = ", ".join(head.all("Content-Encoding")).strip().lower()
+    return uncoded(", ".join(head.all("Content-Encoding")).strip().lower(), body, limit=limit)
+
+
+def uncoded(coding: str, body: bytes, *, limit: int) -> bytes:
+    """The content of a body of this coding, gzip or deflate, unpacked to at most so many bytes."""
     if coding in {"", "identity"} or not body:
         return body
     if coding not in WINDOWS:
