@@ -24,6 +24,10 @@ class Timeline:
         if self._pace is None:
             self._pace = Pace(source, self._clock.monotonic(), self._speed)
 
+    def refer(self, reference: Pace) -> None:
+        """Take a reference that came from elsewhere, unless there is one already."""
+        self._pace = self._pace or reference
+
     def due(self, source: Nanos) -> Nanos:
         """When what happened at this source time is to happen again, if the clock is not stopped until then."""
         if self._pace is None:
