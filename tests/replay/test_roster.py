@@ -111,6 +111,24 @@ def test_all_end_when_all_is_done_and_one_that_comes_back_is_told_so_too() -> No
     assert roster.order_for(1, 1) is Order.DRAIN, "it has been replaced"
 
 
+def test_the_clock_of_all_has_stood_as_long_as_that_of_any() -> None:
+    roster = Roster(2, range(2))
+    for task, stood in ((0, 5), (1, 9), (0, 7), (1, 2)):
+        roster.report(told(task, stood=stood), NOW)
+    assert roster.stood == 9
+
+
+def test_who_is_replaced_without_having_left_the_group_is_told_once() -> None:
+    roster = Roster(2, range(2))
+    roster.report(told(0, attempt=1, group_member="a"), NOW)
+    roster.report(told(1, attempt=2, group_member="b", is_last=True), NOW)
+    assert roster.take_dead() == []
+    roster.report(told(0, attempt=3), NOW)
+    roster.report(told(1, attempt=4), NOW)
+    assert roster.take_dead() == ["a"]
+    assert roster.take_dead() == []
+
+
 def test_a_member_that_cannot_go_on_ends_all() -> None:
     roster = Roster(2, range(2))
     roster.report(told(1), NOW)

@@ -102,6 +102,7 @@ class Desk:
             orders = Orders(
                 order=self._roster.order_for(report.task, report.attempt),
                 reference=self._roster.reference,
+                stood=self._roster.stood,
                 asked=report.at,
                 received=received,
                 answered=self._clock.wall(),

@@ -67,9 +67,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     is_done: bool = False
     """Whether all is sent that was to be, of the partitions that are its own, and all results of it are safe."""
     is_last: bool = False
+    group_member: str = ""
+    """What the consumer group calls it; empty while it has had no partition."""
     owned: list[int] = []
     figures: Figures = Figures()
     status: Status = NOT_BEGUN
+    stood: int = 0
+    """For how many nanoseconds its clock has stood still, as the target could not be reached."""
     ahead: int = 0
     """By how much the driver's clock is ahead, in nanoseconds, and by how much that may be wrong."""
     doubt: int = 0
@@ -90,6 +94,8 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
 
     order: Order
     reference: Reference | None
+    stood: int
+    """For how long the clock of any member has stood still: so has that of all."""
     asked: int
     """When the report was written, by the member's clock."""
     received: int

@@ -161,6 +161,11 @@ class Replay:
         return bool(owned) and (owned <= self._heard or self._has_much)
 
     @property
+    def has_begun(self) -> bool:
+        """Whether there is a reference, and what waited for it is taken."""
+        return self._opening is None
+
+    @property
     def is_done(self) -> bool:
         """Whether all is sent that there was to send, as far as it is ours."""
         return self._is_at_end() and not self.engine.is_busy

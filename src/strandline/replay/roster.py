@@ -2,7 +2,8 @@
 
 A task that is restarted comes back as a later attempt. The latest attempt of each task is its member; what earlier ones
 had counted by their last report still counts. All share one reference. It is set once, when every member has at hand
-what it sends first, and holds for the run: who comes later gets the same.
+what it sends first, and holds for the run: who comes later gets the same. While the clock of one stands still, because
+the target cannot be reached, that of all does.
 """
 
 from collections import Counter, deque
@@ -34,6 +35,9 @@ class Roster:
         self._source: Nanos | None = None
         self._first: Nanos | None = None
         self._order = Order.GO_ON
+        self._dead: list[str] = []
+        self.stood = 0
+        """For how long the clock of the fleet has stood still, in nanoseconds."""
         self._sent: deque[tuple[Nanos, int]] = deque()
 
     # What happens.
@@ -47,7 +51,10 @@ class Roster:
             return
         if known is not None and report.attempt > known.attempt:
             self._earlier.append(known)
+            if known.group_member and not known.is_last:
+                self._dead.append(known.group_member)
         self._latest[report.task] = report
+        self.stood = max(self.stood, report.stood)
         if self._first is None:
             self._first = now
         if report.failure is not None:
@@ -86,6 +93,11 @@ class Roster:
         """What an attempt of a task is to do. One that has been replaced is to leave its place to the later."""
         latest = self._latest.get(task)
         return Order.DRAIN if latest is not None and attempt < latest.attempt else self._order
+
+    def take_dead(self) -> list[str]:
+        """Members of the consumer group that have been replaced without having left it, each told once."""
+        dead, self._dead = self._dead, []
+        return dead
 
     @property
     def members(self) -> list[Report]:

@@ -15,7 +15,8 @@ from threading import Event, Thread
 from typing import Any, TypeVar
 
 from strandline.clock import SystemClock
-from strandline.errors import StrandlineError, UsageError
+from strandline.errors import KafkaError, StrandlineError, UsageError
+from strandline.kafka.eviction import evict
 from strandline.replay.beginning import find_span, first_time, send_group_to, where_group_is
 from strandline.replay.channel import Desk
 from strandline.replay.messages import Reference, read_report
@@ -65,7 +66,10 @@ class Fleet:
         """Once there are to be members."""
         self._stopping = Event()
         self._stop_by: int | None = None
-        self._drain: timedelta = plan.recipe.plan().drain
+        settings = plan.recipe.plan()
+        self._drain = settings.drain
+        self._kafka = settings.kafka
+        self._evicting: set[asyncio.Task[None]] = set()
 
     @property
     def ends_within(self) -> timedelta:
@@ -93,8 +97,7 @@ class Fleet:
         places = Places(NAME, plan.master, plan.options)
         await _in_thread(places.__enter__)
         try:
-            wanted = plan.workers or len(span.ends)
-            found = await _in_thread(partial(places.slots, wanted, self._stopping))
+            found = await _in_thread(partial(places.slots, plan.workers, len(span.ends), self._stopping))
             if self._stopping.is_set():
                 return
             workers = check_workers(plan.workers, slots=found, partitions=len(span.ends), master=plan.master)
@@ -134,6 +137,10 @@ class Fleet:
         while not job.done():
             roster.tick(clock.monotonic(), clock.wall())
             show(roster)
+            for member in roster.take_dead():
+                task = asyncio.ensure_future(self._evict(member))
+                self._evicting.add(task)
+                task.add_done_callback(self._evicting.discard)
             if roster.failed is not None and not self._stopping.is_set():
                 self.stop()
             if self._stop_by is not None and clock.monotonic() > self._stop_by:
@@ -145,6 +152,13 @@ class Fleet:
             await asyncio.wait([job], timeout=TICK)
         for last in job.result():
             roster.report(read_report(last), clock.monotonic())
+
+    async def _evict(self, member: str) -> None:
+        """Its partitions are free at once, and not when the session of a dead member has run out."""
+        try:
+            await evict(self._kafka, member)
+        except KafkaError as error:
+            log.warning("a member that is gone keeps its partitions until its session has run out: %s", error)
 
     def _judge(self, roster: Roster) -> None:
         failed = roster.failed

@@ -38,7 +38,7 @@ from strandline.replay.process import prepare_process
 from strandline.replay.recipe import Recipe
 from strandline.replay.replay import Replay
 from strandline.replay.watch import Watch
-from strandline.units import nanos
+from strandline.units import Nanos, nanos
 
 BEAT = 0.2
 DETAIL_BELOW = 5_000
@@ -164,6 +164,8 @@ class Membership:
             self._replay.begin(
                 local(orders.reference, speed, ahead=ahead, wall=clock.wall(), monotonic=clock.monotonic())
             )
+            if self._replay.is_running and self._replay.has_begun:
+                self._replay.engine.timeline.follow(Nanos(orders.stood))
         self._act()
 
     def _drain(self) -> None:
@@ -187,7 +189,9 @@ class Membership:
             watch.sample()
             told = {
                 "is_ready": run.is_ready,
+                "stood": run.engine.timeline.stood,
                 "is_done": run.is_done and not run.output.unsafe,
+                "group_member": run.member.id,
                 "owned": sorted(partition.number for partition in run.gate.partitions),
                 "figures": figures_of(run),
                 "status": watch.status(with_detail=run.engine.waiting < DETAIL_BELOW),

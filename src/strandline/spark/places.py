@@ -24,8 +24,10 @@ MOST_FAILURES = 100
 """So often each task is started anew before Spark gives the run up."""
 SLOTS_WITHIN = 60.0
 """How long executors have to come up."""
-SETTLED_AFTER = 3.0
+SETTLED_AFTER = 5.0
 """No further executor has come for so long: these are all."""
+REFUSED_AFTER = 20.0
+"""The same where they are fewer than were asked for."""
 LOOK_EVERY = 0.2
 LOCAL = re.compile(r"local(?:\[(?P<slots>\d+|\*)(?:,\s*\d+)?\])?")
 FOR_LONG_TASKS = {
@@ -97,15 +99,16 @@ class Places:
         """Where this process listens for them."""
         return str(self.context.getConf().get("spark.driver.bindAddress", self.host))
 
-    def slots(self, wanted: int, stopped: Event) -> int:
-        """How many tasks run at a time: as soon as they are as many as wanted, or when no more come."""
+    def slots(self, asked: int | None, most: int, stopped: Event) -> int:
+        """How many tasks run at a time: as soon as they are as many as asked for, or as can be, or no more come."""
         deadline = time.monotonic() + SLOTS_WITHIN
+        wanted, settled = (most, SETTLED_AFTER) if asked is None else (asked, REFUSED_AFTER)
         found, since = 0, time.monotonic()
         while not stopped.wait(LOOK_EVERY):
             now, slots = time.monotonic(), self._slots()
             if slots != found:
                 found, since = slots, now
-            if found >= wanted or now > deadline or (found and now - since > SETTLED_AFTER):
+            if found >= wanted or now > deadline or (found and now - since > settled):
                 break
         if not found and not stopped.is_set():
             raise StrandlineError(
