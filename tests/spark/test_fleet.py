@@ -22,8 +22,8 @@ from confluent_kafka import Consumer, TopicPartition
 from strandline.errors import OptionError
 from strandline.spark.places import check_workers, local_slots
 from strandline.stack import KafkaCluster
-from tests.replay.members import assert_all_came_in_order, steady
-from tests.replay.support import Server, committed, serving
+from tests.replay.members import assert_all_came_in_order, place, steady
+from tests.replay.support import Held, Server, committed, serving
 from tests.spark.cluster import Cluster
 from tests.support import TIMEOUT
 
@@ -119,11 +119,16 @@ def test_a_worker_an_executor_and_a_frozen_one_are_replaced_and_the_run_ends_by_
     kafka: KafkaCluster, cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
     connections, requests = 18, 100
+    total = connections * requests
     steady(kafka, topic, connections=connections, requests=requests, every=250, partitions=PARTITIONS)
 
+    # However long it takes to strike: the run is not over while the target owes an answer.
+    held = Held(f"/c0/{requests - 1}")
+
     async def main() -> None:
-        async with serving() as server, Driver(kafka, topic, server, tmp_path) as driver:
-            await driver.start("--workers", "3", "--frozen-after", "4", *cluster.options)
+        async with serving(held) as server, Driver(kafka, topic, server, tmp_path) as driver:
+            options = ("--workers", "3", "--frozen-after", "4", "--answer-timeout", "600")
+            await driver.start(*options, *cluster.options)
             await soon(lambda: len(cluster.members()) == 3, "three members", driver)
             assert len(cluster.executors()) == 2
             await serves_on(server, driver)
@@ -133,6 +138,8 @@ def test_a_worker_an_executor_and_a_frozen_one_are_replaced_and_the_run_ends_by_
                 await soon(lambda gone=gone: is_gone(gone), "it is gone", driver)  # type: ignore[misc]
                 seen.append(await assert_what_is_committed_has_its_result(kafka, topic, connections))
                 await soon(lambda: len(cluster.members()) == 3, "three members again", driver)
+            await soon(lambda: len({arrival.path for arrival in server.arrivals}) == total, "all arrive", driver)
+            held.let_go()
             assert await driver.ends() == 0, driver.log
             seen.append(await assert_what_is_committed_has_its_result(kafka, topic, connections))
             assert not server.open
@@ -189,7 +196,7 @@ def assert_one_reference(told: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.timeout(8 * TIMEOUT)
-def test_ctrl_c_at_the_terminal_drains_and_commits_and_nothing_repeats(
+def test_ctrl_c_at_the_terminal_drains_and_commits_and_nothing_that_is_committed_repeats(
     kafka: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
     connections, requests = 12, 60
@@ -207,13 +214,15 @@ def test_ctrl_c_at_the_terminal_drains_and_commits_and_nothing_repeats(
                 assert not server.open
                 sent = len(server.arrivals)
                 assert sent < connections * requests
-                await assert_what_is_committed_has_its_result(kafka, topic, connections)
+                held = await assert_what_is_committed_has_its_result(kafka, topic, connections)
                 told = await asyncio.to_thread(results, kafka, topic)
                 assert len(told) == sent
                 await driver.start("--workers", "2", "--speedup", "max")
                 assert await driver.ends() == 0, driver.log
             assert_all_came_in_order(server.arrivals, connections, requests)
-            assert len(server.arrivals) == connections * requests
+            assert all(offset >= held[partition] for partition, offset in map(place, server.arrivals[sent:]))
+            # At most what was done behind a request that was not begun any more.
+            assert len(server.arrivals) <= connections * requests + connections
             assert sum(await asyncio.to_thread(marks, kafka, topic)) == connections * (requests + 1)
 
     asyncio.run(main())
@@ -241,9 +250,8 @@ def test_members_whose_driver_is_killed_drain_commit_and_end(
             told = {result["id"] for result in await asyncio.to_thread(results, kafka, topic)}
             assert sent == told, "what was sent has its result"
             await assert_what_is_committed_has_its_result(kafka, topic, connections)
-            # All that is done and has nothing unfinished before it.
-            done = sum(await asyncio.to_thread(marks, kafka, topic))
-            assert done == len(sent)
+            # All but what was done behind a request that was not begun any more.
+            assert sum(await asyncio.to_thread(marks, kafka, topic)) >= len(sent) - connections
 
     asyncio.run(main())
 

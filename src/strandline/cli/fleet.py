@@ -126,7 +126,7 @@ def summary(roster: Roster) -> list[str]:
     figures = roster.figures
     told = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(figures.verdicts.items()))
     parts = [
-        f"{figures.sent:,} of {figures.requests:,} requests sent by {roster.workers} members",
+        f"{figures.sent:,} requests sent by {roster.workers} members",
         _late(figures),
         f"results: {told or 'none'}",
     ]

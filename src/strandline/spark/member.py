@@ -40,6 +40,7 @@ from strandline.replay.replay import Replay
 from strandline.replay.watch import Watch
 from strandline.units import Nanos, nanos
 
+SUPERVISOR = "supervisor.py"
 BEAT = 0.2
 DETAIL_BELOW = 5_000
 """With more requests than these waiting, what the oldest one waits for is not looked up for every report."""
@@ -75,7 +76,7 @@ def run_member(errand: Errand, task: int) -> Iterator[bytes]:
 def _supervised(frozen_after: timedelta) -> Iterator[int]:
     """Have a process beside this one that ends it when it stands still; where to give signs of life."""
     # Not by its path: it may lie in an archive.
-    program = files("strandline.spark").joinpath("supervisor.py").read_text()
+    program = files("strandline.spark").joinpath(SUPERVISOR).read_text()
     command = [sys.executable, "-I", "-S", "-c", program, str(os.getpid()), str(frozen_after.total_seconds())]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
     assert process.stdin is not None  # noqa: S101

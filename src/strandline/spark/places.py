@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 
 from strandline.errors import OptionError, StrandlineError
+from strandline.spark.member import SUPERVISOR
 from strandline.spark.session import LOOPBACK_ONLY, is_local, prepare_environment
 
 MOST_FAILURES = 100
@@ -122,13 +123,15 @@ class Places:
         return int(java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()))
 
     def _own_code(self) -> Path:
-        """This package as an archive, so that executors run what we run; what it needs must be there."""
+        """This package as an archive, so that executors run what we run; what it needs must be there.
+
+        Compiled, as nothing keeps what would be compiled from it there, and members that are started anew are in haste.
+        """
         archive = Path(self._directory.name, "strandline.zip")
         root = Path(str(files("strandline")))
-        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
-            for path in sorted(root.rglob("*")):
-                if path.is_file() and "__pycache__" not in path.parts:
-                    out.write(path, Path("strandline", path.relative_to(root)))
+        with zipfile.PyZipFile(str(archive), "w", zipfile.ZIP_DEFLATED) as out:
+            out.writepy(str(root))
+            out.write(root / "spark" / SUPERVISOR, f"strandline/spark/{SUPERVISOR}")
         return archive
 
     def _said(self) -> str:
