@@ -111,6 +111,15 @@ def test_all_end_when_all_is_done_and_one_that_comes_back_is_told_so_too() -> No
     assert roster.order_for(1, 1) is Order.DRAIN, "it has been replaced"
 
 
+def test_a_member_that_is_gone_for_good_holds_up_nobody() -> None:
+    roster = Roster(2, range(2))
+    roster.report(told(0, owned=[0]), NOW)
+    roster.report(told(1, is_done=True, owned=[1]), NOW)
+    assert roster.order_for(1, 1) is Order.GO_ON
+    roster.report(told(1, is_done=True, owned=[0, 1]), NOW)
+    assert roster.order_for(1, 1) is Order.FINISH
+
+
 def test_the_clock_of_all_has_stood_as_long_as_that_of_any() -> None:
     roster = Roster(2, range(2))
     for task, stood in ((0, 5), (1, 9), (0, 7), (1, 2)):

@@ -19,16 +19,18 @@ from typing import Any, Self
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from strandline.cli.commands import app
 from strandline.errors import OptionError
 from strandline.spark.places import check_workers, local_slots
 from strandline.stack import KafkaCluster
+from tests.ordered.support import create_topic
 from tests.replay.members import assert_all_came_in_order, place, steady
 from tests.replay.support import Held, Server, committed, serving
 from tests.spark.cluster import Cluster
 from tests.support import TIMEOUT
 
 PARTITIONS = 6
-PATIENCE = 3 * TIMEOUT
+PATIENCE = 5 * TIMEOUT
 """Spark starts slowly on a machine that has much else to do."""
 
 
@@ -114,7 +116,7 @@ async def serves_on(server: Server, driver: Driver, count: int = 40) -> None:
     await soon(lambda: len(server.arrivals) >= wanted, f"{count} more requests", driver)
 
 
-@pytest.mark.timeout(8 * TIMEOUT)
+@pytest.mark.timeout(10 * TIMEOUT)
 def test_a_worker_an_executor_and_a_frozen_one_are_replaced_and_the_run_ends_by_itself(
     kafka: KafkaCluster, cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
@@ -195,7 +197,7 @@ def assert_one_reference(told: list[dict[str, Any]]) -> None:
     assert len(rested) <= 40, sorted(rested)
 
 
-@pytest.mark.timeout(8 * TIMEOUT)
+@pytest.mark.timeout(10 * TIMEOUT)
 def test_ctrl_c_at_the_terminal_drains_and_commits_and_nothing_that_is_committed_repeats(
     kafka: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
@@ -228,7 +230,7 @@ def test_ctrl_c_at_the_terminal_drains_and_commits_and_nothing_that_is_committed
     asyncio.run(main())
 
 
-@pytest.mark.timeout(8 * TIMEOUT)
+@pytest.mark.timeout(10 * TIMEOUT)
 def test_members_whose_driver_is_killed_drain_commit_and_end(
     kafka: KafkaCluster, cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
@@ -264,6 +266,24 @@ def test_more_workers_than_there_is_room_or_work_for_are_refused() -> None:
         check_workers(3, slots=2, partitions=6, master="local[2]")
     with pytest.raises(OptionError, match="--workers 7: the topic has 6 partitions"):
         check_workers(7, slots=8, partitions=6, master="local[8]")
+
+
+def test_what_cannot_be_is_told_in_one_line_before_spark_is_started(kafka: KafkaCluster, topic: str) -> None:
+    create_topic(kafka.address, topic, 2)
+
+    def tell(*arguments: str) -> str:
+        place = ("--topic", topic, "--kafka", kafka.address, "--observe", "127.0.0.1:0")
+        command = ["replay", "--target", "http://127.0.0.1:9", *place, *arguments]
+        with pytest.raises(OptionError) as caught:
+            app(command, exit_on_error=False, print_error=False, result_action="return_value")
+        return str(caught.value)
+
+    assert "local[1] runs 1 tasks at a time" in tell("--workers", "2", "--master", "local[1]")
+    assert "the topic has 2 partitions" in tell("--workers", "3")
+    assert "--workers is to be at least 1" in tell("--workers", "0")
+    assert "--frozen-after is to be above 0" in tell("--workers", "1", "--frozen-after", "0")
+    assert "--spark takes name=value" in tell("--workers", "1", "--spark", "executor.memory=1g")
+    assert "--spark is for a replay by a fleet" in tell("--spark", "spark.executor.memory=1g")
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,8 @@ class Roster:
             self._first = now
         if report.failure is not None:
             self.drain()
-        members = self._latest.values()
-        if self._order is Order.GO_ON and self._has_all(r for r in members if r.is_done):
+        # Not all members: one whose host is gone may find no other place before these end.
+        if self._order is Order.GO_ON and self._partitions == self._owned(r for r in self.members if r.is_done):
             self._order = Order.FINISH
 
     def begins_with(self, source: Nanos) -> None:
@@ -75,17 +75,17 @@ class Roster:
         """Some time has passed: set the reference if it is time to."""
         if self.reference is None and self._source is not None and self._first is not None:
             is_late = now - self._first > READY_WITHIN
-            if is_late or self._has_all(r for r in self._latest.values() if r.is_ready):
+            ready = [r for r in self.members if r.is_ready]
+            if is_late or (len(ready) == self.workers and self._partitions == self._owned(ready)):
                 self.reference = Reference(source=self._source, wall=wall + LEAD)
         sent = self.figures.sent
         self._sent.append((now, sent))
         while now - self._sent[0][0] > RATE_OVER:
             self._sent.popleft()
 
-    def _has_all(self, members: Iterable[Report]) -> bool:
-        """Whether these are all members, and have all partitions."""
-        found = list(members)
-        return len(found) == self.workers and self._partitions == {p for r in found for p in r.owned}
+    @staticmethod
+    def _owned(members: Iterable[Report]) -> set[int]:
+        return {number for member in members for number in member.owned}
 
     # What follows from it.
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -32,6 +33,7 @@ JOB = "strandline-fleet"
 TICK = 0.25
 LEAVE_WITHIN = timedelta(seconds=20)
 """What leaving the group and Spark's end of a task may take, beside draining."""
+SPARK_STARTS_WITHIN = 300.0
 SPARK_ENDS_WITHIN = 20.0
 
 clock = SystemClock()
@@ -95,7 +97,10 @@ class Fleet:
             await send_group_to(settings.kafka, span.begin)
         marks = await where_group_is(settings.kafka, span)
         places = Places(NAME, plan.master, plan.options)
-        await _in_thread(places.__enter__)
+        try:
+            await _in_thread(places.open, SPARK_STARTS_WITHIN)
+        except TimeoutError:
+            raise StrandlineError(f"Spark at {plan.master} does not start within {SPARK_STARTS_WITHIN:g} s") from None
         try:
             found = await _in_thread(partial(places.slots, plan.workers, len(span.ends), self._stopping))
             if self._stopping.is_set():
@@ -122,7 +127,9 @@ class Fleet:
                 await asyncio.wait([looking])
                 await desk.close()
         finally:
-            await _in_thread(lambda: places.__exit__(None, None, None), SPARK_ENDS_WITHIN)
+            with suppress(TimeoutError):
+                # It ends with this process at the latest.
+                await _in_thread(places.close, SPARK_ENDS_WITHIN)
         self._judge(self.roster)
 
     def _looked(self, roster: Roster, looking: "asyncio.Future[Any]") -> None:
@@ -133,7 +140,7 @@ class Fleet:
             roster.begins_with(source)
 
     async def _lead(self, roster: Roster, places: Places, errand: Errand, show: Callable[[Roster], None]) -> None:
-        job = asyncio.ensure_future(_in_thread(partial(_run_job, places, errand, roster.workers), None))
+        job = asyncio.ensure_future(_in_thread(partial(_run_job, places, errand, roster.workers)))
         while not job.done():
             roster.tick(clock.monotonic(), clock.wall())
             show(roster)
@@ -191,7 +198,7 @@ class _Task:
         return run_member(self.errand, number)
 
 
-async def _in_thread(act: Callable[[], T], within: float | None = 120.0) -> T:
+async def _in_thread(act: Callable[[], T], within: float | None = None) -> T:
     """Have a thread do something that cannot be interrupted. It does not keep the process from ending."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from threading import Event
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -54,7 +53,7 @@ def local_slots(master: str) -> int | None:
 
 
 class Places:
-    """A Spark application; entered, it runs."""
+    """A Spark application; open, it runs."""
 
     def __init__(self, name: str, master: str, options: Mapping[str, str]) -> None:
         slots = local_slots(master)
@@ -67,7 +66,8 @@ class Places:
         self._directory = tempfile.TemporaryDirectory(prefix="strandline-fleet-", ignore_cleanup_errors=True)
         self._log = Path(self._directory.name, "spark.log")
 
-    def __enter__(self) -> Self:
+    def open(self) -> None:
+        """Start it; to be closed then."""
         prepare_environment()
         try:
             with self._log.open("wb") as log:
@@ -82,11 +82,9 @@ class Places:
             raise StrandlineError(f"Spark at {self.master} does not start: {problem}{self._said()}") from None
         if not is_local(self.master):
             self.context.addPyFile(str(self._own_code()))
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Stop it."""
         self.context.stop()
         self._directory.cleanup()
 
