@@ -361,6 +361,7 @@ class Replay:
     async def _accept(self, records: Sequence[Taken]) -> None:
         monotonic, over, is_spread = self.clock.monotonic, self._over, len(self._ends) > 1
         until = self.plan.until if isinstance(self.plan.until, datetime) else None
+        ends = self._ends if self.plan.until is Until.LIVE else {}
         since = monotonic()
         for taken in records:
             if monotonic() - since > AT_A_TIME:
@@ -369,6 +370,10 @@ class Replay:
                 since = monotonic()
             partition = taken.partition
             if over and partition in over:
+                continue
+            if ends and taken.offset >= ends.get(partition, 0):
+                # It came after the start, and may be due long after all that there was then.
+                self._end(partition)
                 continue
             try:
                 stream = stream_of(taken.value)
