@@ -40,9 +40,10 @@ class Cluster:
         return [pid for pid in owned_processes(self.owner) if "CoarseGrainedExecutor" in command(pid)]
 
     def members(self) -> set[int]:
-        """The Python processes that run a member: each has a supervisor as its child."""
+        """The Python processes that run a member: each has a supervisor as its child, and is Spark's still."""
         found = owned_processes(self.owner)
-        return {parent(pid) for pid in found if " -I -S -c " in command(pid)} & found.keys()
+        supervised = {parent(pid) for pid in found if " -I -S -c " in command(pid)}
+        return {pid for pid in supervised if pid in found and parent(pid) in found}
 
 
 def command(pid: int) -> str:

@@ -72,6 +72,7 @@ class Fleet:
         self._drain = settings.drain
         self._kafka = settings.kafka
         self._evicting: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
 
     @property
     def ends_within(self) -> timedelta:
@@ -93,9 +94,6 @@ class Fleet:
         span = await find_span(settings.kafka, settings.topic, settings.start)
         if slots is not None:
             check_workers(plan.workers, slots=slots, partitions=len(span.ends), master=plan.master)
-        if span.begin is not None:
-            await send_group_to(settings.kafka, span.begin)
-        marks = await where_group_is(settings.kafka, span)
         places = Places(NAME, plan.master, plan.options)
         try:
             await _in_thread(places.open, SPARK_STARTS_WITHIN)
@@ -106,6 +104,9 @@ class Fleet:
             if self._stopping.is_set():
                 return
             workers = check_workers(plan.workers, slots=found, partitions=len(span.ends), master=plan.master)
+            if span.begin is not None:
+                await send_group_to(settings.kafka, span.begin)
+            marks = await where_group_is(settings.kafka, span)
             self.roster = Roster(workers, [partition.number for partition in span.ends], plan.reference)
             secret = secrets.token_bytes(32)
             desk = Desk(self.roster, secret, clock)
@@ -134,7 +135,7 @@ class Fleet:
 
     def _looked(self, roster: Roster, looking: "asyncio.Future[Any]") -> None:
         if (error := looking.exception()) is not None:
-            log.error("the first records cannot be read: %s", error)
+            self._failure = error
             self.stop()
         elif (source := looking.result()) is not None:
             roster.begins_with(source)
@@ -152,6 +153,7 @@ class Fleet:
                 self.stop()
             if self._stop_by is not None and clock.monotonic() > self._stop_by:
                 places.context.cancelAllJobs()
+                job.cancel()
                 raise StrandlineError(
                     f"members did not end within {self.ends_within.total_seconds():g} s and were cut off; what they "
                     "had not committed will be replayed again"
@@ -168,6 +170,8 @@ class Fleet:
             log.warning("a member that is gone keeps its partitions until its session has run out: %s", error)
 
     def _judge(self, roster: Roster) -> None:
+        if self._failure is not None:
+            raise self._failure
         failed = roster.failed
         if failed is not None and failed.failure is not None:
             kind = UsageError if failed.failure.is_usage else StrandlineError
@@ -180,11 +184,10 @@ def _run_job(places: Places, errand: Errand, workers: int) -> list[bytes]:
     try:
         found: list[bytes] = tasks.mapPartitionsWithIndex(_Task(errand)).collect()
     except Exception as error:
-        # What py4j raises quotes the JVM at length; its first line says what failed, the last cause why.
-        said = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise StrandlineError(
-            f"Spark gave the run up: {next((s for s in said if 'Lost task' in s), said[0])[:500]}"
-        ) from error
+        # What py4j raises quotes the JVM at length; one line of it says which task failed last, and why.
+        said = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
+        problem = next((line for line in said if "Lost task" in line), said[0])
+        raise StrandlineError(f"Spark gave the run up: {problem[:500]}") from error
     return found
 
 
