@@ -262,9 +262,9 @@ def test_more_workers_than_there_is_room_or_work_for_are_refused() -> None:
     assert check_workers(None, slots=8, partitions=6, master="local[8]") == 6
     assert check_workers(None, slots=2, partitions=6, master="local[2]") == 2
     assert check_workers(6, slots=6, partitions=6, master="local[6]") == 6
-    with pytest.raises(OptionError, match=r"--workers 3: local\[2\] runs 2 tasks at a time"):
+    with pytest.raises(OptionError, match=r"--workers 3: tasks that local\[2\] runs at a time: 2"):
         check_workers(3, slots=2, partitions=6, master="local[2]")
-    with pytest.raises(OptionError, match="--workers 7: the topic has 6 partitions"):
+    with pytest.raises(OptionError, match="--workers 7: partitions of the topic: 6"):
         check_workers(7, slots=8, partitions=6, master="local[8]")
 
 
@@ -278,8 +278,8 @@ def test_what_cannot_be_is_told_in_one_line_before_spark_is_started(kafka: Kafka
             app(command, exit_on_error=False, print_error=False, result_action="return_value")
         return str(caught.value)
 
-    assert "local[1] runs 1 tasks at a time" in tell("--workers", "2", "--master", "local[1]")
-    assert "the topic has 2 partitions" in tell("--workers", "3")
+    assert "tasks that local[1] runs at a time: 1" in tell("--workers", "2", "--master", "local[1]")
+    assert "partitions of the topic: 2" in tell("--workers", "3")
     assert "--workers is to be at least 1" in tell("--workers", "0")
     assert "--frozen-after is to be above 0" in tell("--workers", "1", "--frozen-after", "0")
     assert "--spark takes name=value" in tell("--workers", "1", "--spark", "executor.memory=1g")

@@ -104,7 +104,7 @@ def _pages(fleet: Fleet, host: str, port: int) -> Observed:
 def progress(roster: Roster) -> str:
     """What is going on."""
     status, figures = roster.status, roster.figures
-    parts = [f"{len(roster.members)} of {roster.workers} members", f"{figures.sent:,} sent"]
+    parts = [f"{len(roster.members)} of {_members(roster.workers)}", f"{figures.sent:,} sent"]
     if status.per_second is not None:
         parts.append(f"{status.per_second:,.0f} a second")
     if status.source_time is not None:
@@ -126,7 +126,7 @@ def summary(roster: Roster) -> list[str]:
     figures = roster.figures
     told = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(figures.verdicts.items()))
     parts = [
-        f"{figures.sent:,} requests sent by {roster.workers} members",
+        f"{figures.sent:,} requests sent by {_members(roster.workers)}",
         _late(figures),
         f"results: {told or 'none'}",
     ]
@@ -153,6 +153,10 @@ def clocks(members: Sequence[Report]) -> list[str]:
         for host, told in sorted(best.items())
         if abs(told.ahead) > told.doubt
     ]
+
+
+def _members(count: int) -> str:
+    return "1 member" if count == 1 else f"{count} members"
 
 
 def _late(figures: Figures) -> str:

@@ -147,11 +147,11 @@ def check_workers(wanted: int | None, *, slots: int, partitions: int, master: st
         return min(slots, partitions)
     if wanted > partitions:
         raise OptionError(
-            f"--workers {wanted}: the topic has {partitions} partitions, and more members would have nothing to do"
+            f"--workers {wanted}: partitions of the topic: {partitions}; more members than that have nothing to do"
         )
     if wanted > slots:
         raise OptionError(
-            f"--workers {wanted}: {master} runs {slots} tasks at a time, and each member is one; give it more cores or "
-            "ask for fewer workers"
+            f"--workers {wanted}: tasks that {master} runs at a time: {slots}, and each member is one; "
+            "give it more cores or ask for fewer workers"
         )
     return wanted
