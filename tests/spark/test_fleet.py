@@ -26,7 +26,7 @@ from strandline.stack import KafkaCluster
 from tests.ordered.support import create_topic
 from tests.replay.members import assert_all_came_in_order, place, steady
 from tests.replay.support import Held, Server, committed, serving
-from tests.spark.cluster import Cluster
+from tests.spark.cluster import Cluster, parent
 from tests.support import TIMEOUT
 
 PARTITIONS = 6
@@ -137,7 +137,7 @@ def test_a_worker_an_executor_and_a_frozen_one_are_replaced_and_the_run_ends_by_
             seen = [[0] * PARTITIONS]
             for strike in (kill_a_member, kill_an_executor, freeze_a_member):
                 gone = strike(cluster)
-                await soon(lambda gone=gone: is_gone(gone), "it is gone", driver)  # type: ignore[misc]
+                await soon(lambda gone=gone: all(map(is_gone, gone)), "it is gone", driver)  # type: ignore[misc]
                 seen.append(await assert_what_is_committed_has_its_result(kafka, topic, connections))
                 await soon(lambda: len(cluster.members()) == 3, "three members again", driver)
             await soon(lambda: len({arrival.path for arrival in server.arrivals}) == total, "all arrive", driver)
@@ -155,22 +155,25 @@ def test_a_worker_an_executor_and_a_frozen_one_are_replaced_and_the_run_ends_by_
     asyncio.run(main())
 
 
-def kill_a_member(cluster: Cluster) -> int:
+def kill_a_member(cluster: Cluster) -> set[int]:
     pid = min(cluster.members())
     os.kill(pid, signal.SIGKILL)
-    return pid
+    return {pid}
 
 
-def kill_an_executor(cluster: Cluster) -> int:
-    pid = cluster.executors()[0]
+def kill_an_executor(cluster: Cluster) -> set[int]:
+    """Its members end too, in good order, a moment later: the next strike is for others."""
+    pid = parent(parent(min(cluster.members())))
+    assert pid in cluster.executors()
+    its_own = {member for member in cluster.members() if parent(parent(member)) == pid}
     os.kill(pid, signal.SIGKILL)
-    return pid
+    return {pid} | its_own
 
 
-def freeze_a_member(cluster: Cluster) -> int:
+def freeze_a_member(cluster: Cluster) -> set[int]:
     pid = min(cluster.members())
     os.kill(pid, signal.SIGSTOP)
-    return pid
+    return {pid}
 
 
 def is_gone(pid: int) -> bool:
