@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help venv browser demo test check format proto bench bench-capture bench-core bench-ordered bench-replay bench-report bench-spark-ordered bench-stack soak clean
+.PHONY: help venv browser demo test check format proto bench bench-capture bench-core bench-fleet bench-ordered bench-replay bench-report bench-spark-ordered bench-stack soak clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -34,10 +34,13 @@ format: venv ## format the code
 proto: venv ## the module of captured traffic anew, from its .proto
 	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src strandline/wire/traffic.proto
 
-bench: bench-capture bench-core bench-ordered bench-replay bench-spark-ordered bench-stack ## every benchmark
+bench: bench-capture bench-core bench-fleet bench-ordered bench-replay bench-spark-ordered bench-stack ## every benchmark
 
 bench-core: venv ## the frontier: speed and size
 	@$(BIN)/python -m bench.core
+
+bench-fleet: venv ## captured traffic replayed by a fleet on Spark, with one worker and with two
+	@$(BIN)/python -m bench.fleet
 
 bench-ordered: venv ## a log read in the order of its time, beside confluent-kafka and kafkars
 	@$(BIN)/python -m bench.ordered

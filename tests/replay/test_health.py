@@ -13,10 +13,10 @@ from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 import pytest
 import uvloop
 
-from strandline.cli.replay import allow_many_connections
 from strandline.errors import TargetDown, TargetRefused
 from strandline.replay.engine import Limits
 from strandline.replay.health import MOST_REFUSALS, is_ours
+from strandline.replay.process import allow_many_connections
 from strandline.replay.session import Phase
 from strandline.replay.target import Target, TargetConnection
 from tests.replay.stand import standing

@@ -6,9 +6,10 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
+from strandline.replay.beginning import From
 from strandline.replay.engine import Limits
 from strandline.replay.leave import Reason
-from strandline.replay.replay import From, Until
+from strandline.replay.replay import Until
 from strandline.stack.kafka import KafkaCluster
 from tests.replay.members import (
     Member,

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.clock import ManualClock, SystemClock
+from strandline.core.pacing import Pace
 from strandline.replay.alarms import Alarms
 from strandline.replay.leave import Leave, Reason
 from strandline.replay.timeline import AS_FAST_AS_POSSIBLE, Timeline, date_of
@@ -130,3 +131,26 @@ def test_at_full_speed_the_time_is_soon_beyond_all_dates() -> None:
     clock.advance(Nanos(600 * 10**9))
     assert timeline.reached() is not None
     assert date_of(timeline.reached()) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 1000)), max_size=30))
+def test_clocks_that_follow_each_other_keep_one_time_however_each_is_stopped(events: list[tuple[int, int]]) -> None:
+    clock = ManualClock()
+    reference = Pace(Nanos(0), Nanos(0))
+    both = [Timeline(clock, reference=reference) for _ in range(2)]
+    is_stopped = [False, False]
+    for which, passed in events:
+        clock.advance(Nanos(passed))
+        if which < 2:
+            (both[which].go_on if is_stopped[which] else both[which].stop)()
+            is_stopped[which] = not is_stopped[which]
+        most = max(line.stood for line in both)
+        for line in both:
+            line.follow(Nanos(most))
+    for line in both:
+        line.go_on()
+    most = max(line.stood for line in both)
+    for line in both:
+        line.follow(Nanos(most))
+    assert both[0].due(Nanos(7)) == both[1].due(Nanos(7)) == 7 + most
+    assert most <= clock.monotonic()

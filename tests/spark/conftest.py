@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from strandline.spark import register, session
+from tests.spark.cluster import Cluster, standalone
 from tests.spark.jvm import QUICK
 
 
@@ -18,3 +19,10 @@ def spark() -> Iterator[SparkSession]:
     register(found)
     yield found
     found.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A standalone master with two workers of two cores each."""
+    with standalone(tmp_path_factory.mktemp("standalone")) as found:
+        yield found

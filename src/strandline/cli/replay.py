@@ -1,13 +1,10 @@
 """`strandline replay`: captured traffic sent to a target, in order and on time."""
 
 import asyncio
-import gc
 import os
-import resource
 import signal
-import ssl
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -27,13 +24,15 @@ from strandline.errors import OptionError, StrandlineError
 from strandline.kafka.starts import AtTime, Committed, Earliest, Latest
 from strandline.kafka.words import GROUP_STARTS, Live, cutoff, parse_end, parse_start
 from strandline.observe import Observed
+from strandline.replay.beginning import From
 from strandline.replay.engine import Limits
 from strandline.replay.health import WhenDown
-from strandline.replay.replay import From, Plan, Replay, Until
-from strandline.replay.retries import DefaultRetry, load_policy
-from strandline.replay.target import Target
+from strandline.replay.messages import Reference, local
+from strandline.replay.process import prepare_process
+from strandline.replay.recipe import Recipe, read_authorities
+from strandline.replay.replay import Plan, Replay, Until
 from strandline.replay.timeline import AS_FAST_AS_POSSIBLE, date_of
-from strandline.replay.transforms import Transform, TransformConfig
+from strandline.replay.transforms import TransformConfig
 from strandline.replay.watch import Watch
 from strandline.units import Nanos
 from strandline.wire.traffic import TOPIC
@@ -45,8 +44,6 @@ OBSERVE_PORT = 9464
 SESSION_TIMEOUT = timedelta(seconds=45)
 MEBI = 1 << 20
 SHOW_EVERY = 0.25
-SWITCH_EVERY = 0.0005
-"""How long another thread may keep a request waiting that is due."""
 
 clock = SystemClock()
 app = App(name="replay")
@@ -83,6 +80,10 @@ def replay(
     settings: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = (),
     group: str | None = None,
     observe: str | None = None,
+    workers: int | None = None,
+    master: str | None = None,
+    spark: Annotated[tuple[str, ...], Parameter(name="--spark", negative="", show_default=False)] = (),
+    frozen_after: float = 15.0,
     rehearse: Annotated[bool, Parameter(name="--dry-run", negative="", show_default=False)] = False,
 ) -> None:
     """Send captured HTTP traffic to a target with its original order and timing.
@@ -149,66 +150,80 @@ def replay(
     observe
         HOST:PORT of the pages /metrics (for Prometheus), /healthz, /readyz, and /status, which `strandline replay
         status` asks. Without it 127.0.0.1:9464, or any free port where that one is taken.
+    workers
+        Replay with so many members, each in a task of Spark, that share one clock and the group's partitions. Without
+        it, and with --master, as many as the master runs tasks at a time, at most one a partition. With neither, one
+        member in this process, without Spark.
+    master
+        Where the members run, as Spark writes it: local[*], spark://HOST:7077, yarn, k8s://... Without it, and with
+        --workers, this machine.
+    spark
+        A setting of Spark, name=value, such as spark.archives=env.tar.gz#env; may be repeated.
+    frozen_after
+        A member of a fleet that stood still for so many seconds is killed and started anew.
     rehearse
         Send nothing and commit nothing: read the capture, as far as it goes now, and print what would be sent.
     """
     # Where a function or a policy that is named module:name is looked for too, as by `python -m`.
     sys.path.append(str(Path.cwd()))
-    place = Target(target, tls=_tls(target_ca))
-    transform = Transform(place.authority, load(config, TransformConfig) if config is not None else None)
     reach: dict[str, object] = {
         "group.id": GROUP,
         "session.timeout.ms": int(SESSION_TIMEOUT.total_seconds() * 1000),
         **kafka_settings(os.environ, kafka_config, settings, kafka, group),
     }
-    speed = parse_speed(speedup)
-    plan = Plan(
-        kafka=reach,
-        target=place,
-        transform=transform,
-        topic=topic,
-        results_topic=results_topic or "",
-        dead_letters=dead_letter_topic or "",
-        results=results,
-        tuples=tuples,
-        start=_start(start),
-        until=_until(until),
-        speed=speed,
-        reference=None if start_at is None else parse_reference(start_at, speed),
-        lookahead=_seconds("--lookahead", lookahead),
-        packet_timeout=_seconds("--packet-timeout", packet_timeout),
-        drain=_seconds("--drain", drain),
-        when_down=WhenDown(when_down),
-        policy=DefaultRetry() if retry is None else load_policy(retry),
-        limits=Limits(
-            concurrency=concurrency,
-            memory=memory * MEBI,
-            answer_within=_seconds("--answer-timeout", answer_timeout),
-            quiescence=_seconds("--quiescence", quiescence),
-            stalled_after=_session_timeout(reach) / 2,
-        ),
-        marks=marker,
+    recipe = Recipe(
+        target=target,
+        authorities=None if target_ca is None else read_authorities(target_ca),
+        config=load(config, TransformConfig) if config is not None else None,
+        retry=retry,
+        rest={
+            "kafka": reach,
+            "topic": topic,
+            "results_topic": results_topic or "",
+            "dead_letters": dead_letter_topic or "",
+            "results": results,
+            "tuples": tuples,
+            "start": _start(start),
+            "until": _until(until),
+            "speed": parse_speed(speedup),
+            "lookahead": _seconds("--lookahead", lookahead),
+            "packet_timeout": _seconds("--packet-timeout", packet_timeout),
+            "drain": _seconds("--drain", drain),
+            "when_down": WhenDown(when_down),
+            "limits": Limits(
+                concurrency=concurrency,
+                memory=memory * MEBI,
+                answer_within=_seconds("--answer-timeout", answer_timeout),
+                quiescence=_seconds("--quiescence", quiescence),
+                stalled_after=_session_timeout(reach) / 2,
+            ),
+            "marks": marker,
+        },
     )
+    reference = None if start_at is None else parse_reference(start_at)
+    plan = recipe.plan(reference=None if reference is None else by_our_clock(reference, parse_speed(speedup)))
     if rehearse:
         from strandline.cli.dry_run import dry_run  # noqa: PLC0415  (loads all that reads a log in order)
 
         dry_run(plan, parse_start(start, GROUP_STARTS))
         return
-    allow_many_connections()
-    # A collection takes as long as what it looks at, and requests fall due meanwhile. So each looks at little, and what
-    # has lived through two of them is left alone: it waits to be sent, and there are no cycles in it.
-    gc.freeze()
-    gc.set_threshold(5_000, 2, 1_000_000)
-    sys.setswitchinterval(SWITCH_EVERY)
+    if workers is not None or master is not None:
+        from strandline.cli.fleet import run_fleet  # noqa: PLC0415  (loads Spark)
+
+        run_fleet(
+            recipe,
+            reference,
+            workers=workers,
+            master=master,
+            settings=spark,
+            frozen_after=frozen_after,
+            observe=observe,
+        )
+        return
+    if spark:
+        raise OptionError("--spark is for a replay by a fleet; give --workers or --master too")
+    prepare_process()
     uvloop.run(_run(plan, observe))
-
-
-def allow_many_connections() -> None:
-    """Each source connection that is open is one to the target: take as many files as this process may have."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Some systems name a limit here that they do not take.
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _run(plan: Plan, observe: str | None) -> None:
@@ -239,20 +254,25 @@ async def _run(plan: Plan, observe: str | None) -> None:
 
 
 def _pages(watch: Watch, observe: str | None) -> Observed:
+    return observed(watch.pages, observe)
+
+
+def observed(pages_at: Callable[[str, int], Observed], observe: str | None) -> Observed:
+    """The pages, where they were asked for, or else on the usual port or any free one; that is said."""
     if observe is not None:
         host, colon, port = observe.rpartition(":")
         if not colon or not port.isdecimal() or int(port) > 65535:
             raise OptionError(f"--observe takes HOST:PORT, such as 127.0.0.1:9464, not '{observe}'")
         try:
-            pages = watch.pages(host, int(port))
+            pages = pages_at(host, int(port))
         except StrandlineError as error:
             raise StrandlineError(f"--observe: {error}; port 0 takes any free one") from error
         taken = ""
     else:
         try:
-            return watch.pages(LOOPBACK, OBSERVE_PORT)
+            return pages_at(LOOPBACK, OBSERVE_PORT)
         except StrandlineError:
-            pages = watch.pages(LOOPBACK, 0)
+            pages = pages_at(LOOPBACK, 0)
             taken = f"port {OBSERVE_PORT} is taken; "
     print(f"strandline: {taken}status and metrics are at {pages.address}", file=sys.stderr, flush=True)
     return pages
@@ -319,8 +339,8 @@ def parse_speed(text: str) -> Fraction:
     return speed
 
 
-def parse_reference(text: str, speed: Fraction) -> Pace:
-    """Read SOURCE@WALL as a reference of the monotonic clock."""
+def parse_reference(text: str) -> Reference:
+    """Read SOURCE@WALL."""
     source, at, wall = text.partition("@")
     try:
         times = [datetime.fromisoformat(part) for part in (source, wall)]
@@ -328,9 +348,13 @@ def parse_reference(text: str, speed: Fraction) -> Pace:
         times = []
     if not at or len(times) != 2 or any(time.tzinfo is None for time in times):
         raise OptionError(f"--start-at takes SOURCE@WALL, two times with their zone and an @ between, not '{text}'")
-    to_monotonic = clock.monotonic() - clock.wall()
     at_source, at_wall = (int(time.timestamp() * 1_000_000) * 1000 for time in times)
-    return Pace(Nanos(at_source), Nanos(at_wall + to_monotonic), speed)
+    return Reference(source=at_source, wall=at_wall)
+
+
+def by_our_clock(reference: Reference, speed: Fraction) -> Pace:
+    """A reference by the monotonic clock of this process."""
+    return local(reference, speed, ahead=Nanos(0), wall=clock.wall(), monotonic=clock.monotonic())
 
 
 def _start(text: str) -> From | datetime:
@@ -367,12 +391,3 @@ def _session_timeout(settings: Mapping[str, object]) -> timedelta:
     if not text.isdecimal():
         raise OptionError("'session.timeout.ms' takes a whole number of milliseconds")
     return timedelta(milliseconds=int(text))
-
-
-def _tls(authorities: Path | None) -> ssl.SSLContext | None:
-    if authorities is None:
-        return None
-    try:
-        return ssl.create_default_context(cafile=authorities)
-    except (OSError, ssl.SSLError) as error:
-        raise OptionError(f"--target-ca {authorities}: {error.strerror or error}") from None

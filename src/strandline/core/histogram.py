@@ -1,6 +1,6 @@
 """How values are spread, in a fixed number of counters: quantiles good to an eighth, whatever the count."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from strandline.units import Nanos
 
@@ -39,6 +39,18 @@ class Histogram:
             if count and seen >= wanted:
                 return Nanos(min(self.most, _ceiling(bucket)))
         return Nanos(self.most)
+
+    def sparse(self) -> dict[int, int]:
+        """The counters that are not 0, by their number: all that `merge` needs but the total and the most."""
+        return {bucket: count for bucket, count in enumerate(self._counts) if count}
+
+    def merge(self, counts: Mapping[int, int], *, total: int, most: int) -> None:
+        """Add what another one has counted."""
+        for bucket, count in counts.items():
+            self._counts[bucket] += count
+            self.count += count
+        self.total += total
+        self.most = max(self.most, most)
 
     def below(self, powers: Iterable[int]) -> list[int]:
         """How many values are below each of these powers of two, and how many there are in all: exact counts."""

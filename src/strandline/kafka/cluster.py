@@ -132,7 +132,7 @@ class Cluster:
         servers = settings.get("bootstrap.servers") or ""
         check_type("'bootstrap.servers'", servers, str)
         self.address = str(servers)
-        self._seeds = [_host_and_port(part) for part in self.address.split(",") if part.strip()]
+        self._seeds = [host_and_port(part) for part in self.address.split(",") if part.strip()]
         if not self._seeds:
             raise OptionError("'bootstrap.servers' is missing: host:port of one or more brokers, commas between")
         self._security = security.Security.parse(settings)
@@ -381,7 +381,7 @@ def _trouble(code: ErrorCode, where: object) -> KafkaError:
     return Moved(where, code.name) if code in MOVED else BrokerRefused(code.name, where)
 
 
-def _host_and_port(place: str) -> tuple[str, int]:
+def host_and_port(place: str) -> tuple[str, int]:
     """Host and port of a broker as `bootstrap.servers` has it, also `[::1]:9092` and a host alone."""
     host, colon, port = place.strip().rpartition("://")[2].rpartition(":")
     if not colon or port.endswith("]"):

@@ -135,6 +135,11 @@ class GroupMember:
         """The longest time without a sign of life of the thread that polls, since the last proof. From any thread."""
         return self._polling.pulse.silence(now)
 
+    @property
+    def id(self) -> str:
+        """What the group calls us since it gave us partitions last; empty before. From any thread."""
+        return self._polling.ownership.member
+
     def ends(self) -> Mapping[Partition, int]:
         """The ends of our partitions, heard of a second ago or so. From any thread."""
         return self._polling.ends

@@ -77,7 +77,8 @@ class Ownership:
         self._begin = begin
         self._hand_over = nanos(hand_over)
         self._had: set[Partition] = set()
-        self._member = ""
+        self.member = ""
+        """What the group calls us."""
         self._commits = Commits(nanos(commit_every))
         self._sent_at = Nanos(0)
         self._proving: list[Proof] = []
@@ -89,7 +90,7 @@ class Ownership:
         new = [partition for partition in partitions if partition not in self._had]
         starts = self._begin(new) if self._begin is not None and new else {}
         self._had.update(new)
-        self._member = consumer.memberid()
+        self.member = consumer.memberid()
         generation = self._progress.assign(partitions)
         self.owned.update(dict.fromkeys(partitions, generation))
         consumer.incremental_assign(places({p: starts.get(p, OFFSET_STORED) for p in partitions}))
@@ -194,7 +195,7 @@ class Ownership:
         A commit without a membership would be taken by a group that has become empty, and could set it back.
         """
         # Asked twice: after a freeze the first answer comes before librdkafka has looked at the clock.
-        return all(self._consumer.memberid() == self._member for _ in range(2))
+        return all(self._consumer.memberid() == self.member for _ in range(2))
 
     def _settle(self, member: bool) -> None:
         answers = [member and proof.believed.items() <= self.owned.items() for proof in self._proving]

@@ -5,9 +5,10 @@ kafka = {"bootstrap.servers": "...", "group.id": "..."}
 await Replay(Plan(kafka=kafka, target=target, transform=Transform(target.authority), until=Until.LIVE)).run()
 """
 
+from strandline.replay.beginning import From
 from strandline.replay.engine import Limits
 from strandline.replay.health import WhenDown
-from strandline.replay.replay import From, Plan, Replay, Until
+from strandline.replay.replay import Plan, Replay, Until
 from strandline.replay.retries import DefaultRetry, RetryPolicy
 from strandline.replay.steps import Request
 from strandline.replay.target import Target

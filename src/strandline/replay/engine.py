@@ -378,6 +378,11 @@ class Engine:
         """The requests that are not finished."""
         return list(self._works.values())
 
+    @property
+    def waiting(self) -> int:
+        """How many requests are not finished."""
+        return len(self._works)
+
     def session_of(self, transaction: Transaction) -> Session | None:
         """What replays a transaction's connection now."""
         return self._sessions.get(place_of(transaction))

@@ -48,6 +48,8 @@ class Gate:
         self._lookahead = lookahead
         self._readings: dict[Partition, _Reading] = {}
         self._is_shut = False
+        self.is_held = False
+        """Whether nothing is to be read for now, whatever else."""
 
     @property
     def partitions(self) -> set[Partition]:
@@ -91,7 +93,7 @@ class Gate:
                     self._accumulator.advance(partition.number, Nanos(reading.end_time + now - reading.end_since))
         self._look_at_memory()
         for partition, reading in self._readings.items():
-            is_wanted = not (reading.is_over or self._is_shut or self._is_ahead(partition))
+            is_wanted = not (reading.is_over or self.is_held or self._is_shut or self._is_ahead(partition))
             if is_wanted == reading.is_paused:
                 reading.is_paused = not is_wanted
                 (self._member.resume if is_wanted else self._member.pause)([partition])

@@ -56,7 +56,7 @@ class ReplayCollector(Collector):
         engine, output = self._run.engine, self._run.output
         for name, text, value in (
             ("in_flight", "Exchanges with the target that go on.", engine.in_flight),
-            ("waiting_requests", "Requests that are read and not finished.", len(engine.works)),
+            ("waiting_requests", "Requests that are read and not finished.", engine.waiting),
             ("unsafe_results", "Results that are not safe yet.", output.unsafe),
             ("spool_memory_bytes", "Requests that wait, in memory.", engine.spools.in_memory),
             ("spool_disk_bytes", "Requests that wait, on disk.", engine.spools.on_disk),

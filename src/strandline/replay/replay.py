@@ -1,7 +1,6 @@
 """One member of a replay: its share of the captured traffic, read no further ahead than needed, sent on time."""
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -14,16 +13,15 @@ from opentelemetry.trace import Tracer
 
 from strandline.clock import Clock, SystemClock
 from strandline.core.pacing import Pace
-from strandline.errors import BrokerRefused, BrokerUnreachable, OptionError, ScatteredCapture, StrandlineError
+from strandline.errors import BrokerUnreachable, OptionError, ScatteredCapture, StrandlineError
 from strandline.kafka.events import Assigned, AtEnd, Event, Failed, Lost, Records, Revoked, Taken
 from strandline.kafka.group import GroupMember
-from strandline.kafka.listing import Listing
-from strandline.kafka.offsets import GroupOffsets
 from strandline.kafka.partition import Partition
 from strandline.kafka.producer import Publisher
 from strandline.kafka.progress import Claim
-from strandline.kafka.starts import TOPIC_NAME, milliseconds
+from strandline.kafka.starts import TOPIC_NAME
 from strandline.kafka.topics import ensure_topics
+from strandline.replay.beginning import From, find_span, reach, send_group_to, time_of
 from strandline.replay.captured import Unreadable, is_behind, stream_of
 from strandline.replay.engine import Engine, Limits
 from strandline.replay.gate import Gate
@@ -37,7 +35,7 @@ from strandline.replay.target import Target
 from strandline.replay.tracing import TracedEngine, configured_tracer
 from strandline.replay.transforms import Transform
 from strandline.units import Nanos, nanos
-from strandline.wire.traffic import TOPIC, when
+from strandline.wire.traffic import TOPIC
 from strandline.wire.transactions import Accumulator, Cause, Record
 
 TICK = 0.1
@@ -55,17 +53,6 @@ SAFE_WITHIN = timedelta(seconds=2)
 """What their results have then."""
 SAFE_AT_END = timedelta(seconds=10)
 """What they have when the replay ends."""
-
-log = logging.getLogger(__name__)
-
-
-class From(Enum):
-    """Where to begin."""
-
-    COMMITTED = "committed"
-    """Where the group is, or else at the oldest record."""
-    EARLIEST = "earliest"
-    LATEST = "latest"
 
 
 class Until(Enum):
@@ -96,6 +83,10 @@ class Plan:
     speed: Fraction = Fraction(1)
     reference: Pace | None = None
     """Which source time is which time of the monotonic clock, where several members share one."""
+    ends: Mapping[Partition, int] | None = None
+    """Where the log ended when the run began, where others have looked, and sent the group to the start."""
+    is_led: bool = False
+    """Whether somebody else gives the reference (`begin`) and says that all is done (`finish`)."""
     lookahead: timedelta = timedelta(seconds=400)
     """How far ahead of the clock is read, in source time."""
     packet_timeout: timedelta = timedelta(seconds=70)
@@ -168,6 +159,8 @@ class Replay:
         self._opening_ends: dict[Partition, int] = {}
         self._heard: set[Partition] = set()
         self._assigned_at = Nanos(0)
+        self._reference: Pace | None = None
+        self._may_end = not plan.is_led
 
     @property
     def is_running(self) -> bool:
@@ -179,6 +172,30 @@ class Replay:
         """By partition, the offset behind all that has been put together to transactions. From any thread."""
         return dict(self._positions)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether all is at hand that is sent first, of a replay that is led."""
+        owned = self.gate.partitions if self.is_running else set()
+        return bool(owned) and (owned <= self._heard or self._has_much)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is a reference, and what waited for it is taken."""
+        return self._opening is None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all is sent that there was to send, as far as it is ours."""
+        return self._is_at_end() and not self.engine.is_busy
+
+    def begin(self, reference: Pace) -> None:
+        """Here is the reference that a replay that is led waits for."""
+        self._reference = self._reference or reference
+
+    def finish(self) -> None:
+        """End once all is done."""
+        self._may_end = True
+
     def stop(self) -> None:
         """Come to an end in good order."""
         self._stopping.set()
@@ -186,11 +203,15 @@ class Replay:
     async def run(self) -> None:
         """Replay. Raises what makes it impossible to go on; what was done by then is committed."""
         plan = self.plan
-        begin = await self._resolve()
-        if begin is not None:
-            await self._send_group_to(begin)
+        if plan.ends is None:
+            span = await find_span(plan.kafka, plan.topic, plan.start)
+            self._ends = dict(span.ends)
+            if span.begin is not None:
+                await send_group_to(plan.kafka, span.begin)
+        else:
+            self._ends = dict(plan.ends)
         _, results, dead_letters = plan.topics
-        await ensure_topics(_reach(plan.kafka), [results, dead_letters], like=plan.topic)
+        await ensure_topics(reach(plan.kafka), [results, dead_letters], like=plan.topic)
         self.member = GroupMember(
             plan.kafka,
             [plan.topic],
@@ -242,7 +263,7 @@ class Replay:
     def _open_output(self, results: str, dead_letters: str) -> Output:
         plan = self.plan
         return Output(
-            Publisher({"linger.ms": GATHER_MS, **_reach(plan.kafka)}, report_every=timedelta(milliseconds=GATHER_MS)),
+            Publisher({"linger.ms": GATHER_MS, **reach(plan.kafka)}, report_every=timedelta(milliseconds=GATHER_MS)),
             self.engine.fail,
             self.clock,
             topic=results,
@@ -257,36 +278,9 @@ class Replay:
         loop.default_exception_handler(context)
         self.engine.fail(context.get("exception") or RuntimeError(context["message"]))
 
-    async def _resolve(self) -> dict[Partition, int] | None:
-        """The offsets to begin at, None for those that are committed; and the ends as they are now."""
-        listing = Listing(_reach(self.plan.kafka))
-        partitions = await listing.partitions(self.plan.topic)
-        self._ends = await listing.latest(partitions)
-        match self.plan.start:
-            case From.COMMITTED:
-                return None
-            case From.LATEST:
-                return self._ends
-            case From.EARLIEST:
-                return await listing.earliest(partitions)
-            case time:
-                return self._ends | await listing.at(partitions, milliseconds(time))
-
-    async def _send_group_to(self, begin: Mapping[Partition, int]) -> None:
-        """Have the whole group begin here, unless it is at work: then we go on with it where it is."""
-        offsets = GroupOffsets(self.plan.kafka)
-        try:
-            await offsets.commit(begin)
-        except BrokerRefused as error:
-            if error.code != "UNKNOWN_MEMBER_ID":
-                raise
-            log.warning("the group '%s' is at work: going on where it is, not where --from says", offsets.name)
-        finally:
-            await offsets.close()
-
     async def _read(self) -> None:
         """Take what comes until there is an end to it and all is sent. Partitions come and go until then."""
-        while not (self._stopping.is_set() or (self._is_at_end() and not self.engine.is_busy)):
+        while not (self._stopping.is_set() or (self._may_end and self.is_done)):
             self.engine.check()
             try:
                 async with asyncio.timeout(TICK):
@@ -356,19 +350,35 @@ class Replay:
 
     async def _find_reference(self) -> None:
         """Once every partition has been heard of, the earliest time of their first records is now."""
+        if self.plan.is_led:
+            await self._wait_for_reference()
+            return
         owned = self.gate.partitions
         is_late = self.clock.monotonic() - self._assigned_at > nanos(REFERENCE_WITHIN)
-        is_much = self._opening_bytes > self.plan.limits.memory
-        if not self._opening or not (owned <= self._heard or is_late or is_much):
+        if not self._opening or not (owned <= self._heard or is_late or self._has_much):
             return
-        opening, self._opening = self._opening, None
         # The first record that tells a time stands for its partition.
         times: dict[Partition, Nanos] = {}
-        for taken in opening:
-            if taken.partition not in times and (time := _first_time(taken)) is not None:
+        for taken in self._opening:
+            if taken.partition not in times and (time := time_of(taken.value)) is not None:
                 times[taken.partition] = time
         if times:
             self.engine.timeline.begin(min(times.values()))
+        await self._open()
+
+    @property
+    def _has_much(self) -> bool:
+        return self._opening_bytes > self.plan.limits.memory
+
+    async def _wait_for_reference(self) -> None:
+        self.gate.is_held = self._reference is None and self._has_much
+        if self._reference is not None:
+            self.engine.timeline.refer(self._reference)
+            await self._open()
+
+    async def _open(self) -> None:
+        """There is a reference: what has waited for it is taken."""
+        opening, self._opening = self._opening or [], None
         await self._accept(opening)
         for partition, offset in self._opening_ends.items():
             self._at_end(partition, offset)
@@ -376,6 +386,7 @@ class Replay:
     async def _accept(self, records: Sequence[Taken]) -> None:
         monotonic, over, is_spread = self.clock.monotonic, self._over, len(self._ends) > 1
         until = self.plan.until if isinstance(self.plan.until, datetime) else None
+        ends = self._ends if self.plan.until is Until.LIVE else {}
         since = monotonic()
         for taken in records:
             if monotonic() - since > AT_A_TIME:
@@ -384,6 +395,10 @@ class Replay:
                 since = monotonic()
             partition = taken.partition
             if over and partition in over:
+                continue
+            if ends and taken.offset >= ends.get(partition, 0):
+                # It came after the start, and may be due long after all that there was then.
+                self._end(partition)
                 continue
             try:
                 stream = stream_of(taken.value)
@@ -427,16 +442,3 @@ class Replay:
     def _is_at_end(self) -> bool:
         owned = self.gate.partitions
         return bool(owned) and owned <= self._over
-
-
-def _first_time(taken: Taken) -> Nanos | None:
-    try:
-        stream = stream_of(taken.value)
-    except Unreadable:
-        return None
-    return when(stream.subStream[0]) if stream.subStream and stream.subStream[0].HasField("ts") else None
-
-
-def _reach(settings: Mapping[str, object]) -> dict[str, object]:
-    """What is needed to reach Kafka, without what is for members of a group only."""
-    return {name: value for name, value in settings.items() if name not in {"group.id", "session.timeout.ms"}}

@@ -22,6 +22,7 @@ REST = "the rest of the request"
 SUCCESSOR = "what follows it in the capture"
 UNREAD = "its turn to be put together"
 RESULT = "its result to be safe"
+NOT_LOOKED_UP = "what is not looked up while so much waits"
 GIVEN_UP = "nothing any more; it stays uncommitted"
 
 
@@ -89,18 +90,21 @@ def status_of(
     read_to: Mapping[Partition, int],
     unsafe: int,
     per_second: float | None = None,
+    with_detail: bool = True,
 ) -> Status:
     """What there is to tell."""
     now = engine.clock.monotonic()
     owned = sorted(progress.owned())
-    works = engine.works
+    works = engine.works if with_detail else []
     held = {partition: progress.oldest(partition, now) for partition in owned}
     holders = _holders({p.number: oldest.position for p, oldest in held.items() if oldest is not None}, works)
     partitions = []
     for partition in owned:
         frontier, end, oldest = frontiers.get(partition), ends.get(partition), held[partition]
         unfinished = None
-        if oldest is not None:
+        if oldest is not None and not with_detail:
+            unfinished = Unfinished(offset=oldest.position, age_s=oldest.age / 1e9, waits_for=NOT_LOOKED_UP)
+        elif oldest is not None:
             work = holders.get(partition.number)
             holder = _holder(partition.number, oldest.position, work, engine, accumulator)
             if holder is not None:
@@ -131,7 +135,7 @@ def status_of(
         late_p50_ms=late.quantile(0.5) / 1e6,
         late_p99_ms=late.quantile(0.99) / 1e6,
         on_their_way=engine.in_flight,
-        waiting=len(works),
+        waiting=engine.waiting,
         failed=engine.counters.failed,
         unsafe=unsafe,
         partitions=partitions,

@@ -27,11 +27,16 @@ class Timeline:
         self._speed = speed
         self._pace = reference
         self._stopped: Nanos | None = None
+        self._stood = Nanos(0)
 
     def begin(self, source: Nanos) -> None:
         """This source time is now, unless there is a reference already."""
         if self._pace is None:
             self._pace = Pace(source, self._clock.monotonic(), self._speed)
+
+    def refer(self, reference: Pace) -> None:
+        """Take a reference that came from elsewhere, unless there is one already."""
+        self._pace = self._pace or reference
 
     def due(self, source: Nanos) -> Nanos:
         """When what happened at this source time is to happen again, if the clock is not stopped until then."""
@@ -56,6 +61,21 @@ class Timeline:
             return Nanos(0)
         stood = Nanos(self._clock.monotonic() - self._stopped)
         self._stopped = None
-        if self._pace is not None:
-            self._pace = replace(self._pace, wall=Nanos(self._pace.wall + stood))
+        self._put_off(stood)
         return stood
+
+    @property
+    def stood(self) -> Nanos:
+        """For how long it has stood still in all, until now."""
+        now = Nanos(0) if self._stopped is None else Nanos(self._clock.monotonic() - self._stopped)
+        return Nanos(self._stood + now)
+
+    def follow(self, stood: Nanos) -> None:
+        """Another clock that keeps the same time has stood still for so long in all: so has this one, if it runs."""
+        if self._stopped is None and stood > self._stood:
+            self._put_off(Nanos(stood - self._stood))
+
+    def _put_off(self, by: Nanos) -> None:
+        self._stood = Nanos(self._stood + by)
+        if self._pace is not None:
+            self._pace = replace(self._pace, wall=Nanos(self._pace.wall + by))

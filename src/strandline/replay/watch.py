@@ -39,8 +39,8 @@ class Watch:
         reasons = [] if self._run.member.progress.owned() else ["no partition is assigned"]
         return [*reasons, *sorted(reason.value for reason in self._run.engine.leave.against)]
 
-    def status(self) -> Status:
-        """How far it is."""
+    def status(self, *, with_detail: bool = True) -> Status:
+        """How far it is; with what the oldest request of each partition waits for, at the cost of a look at all."""
         run = self._run
         if not run.is_running:
             return NOT_BEGUN
@@ -53,6 +53,7 @@ class Watch:
             read_to=run.read_to,
             unsafe=run.output.unsafe,
             per_second=self._per_second(),
+            with_detail=with_detail,
         )
 
     def _per_second(self) -> float | None:

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-from strandline.spark.ordered import KafkaOrdered
 from strandline.stack.java import find_java
 
 LOOPBACK_ONLY = {
@@ -25,10 +24,8 @@ def session(app_name: str, *, master: str = "local[*]", options: Mapping[str, st
 
     With a local master it listens on loopback and has no web page, unless `options` say otherwise.
     """
-    # Spark takes both from the environment alone, when it starts the JVM.
-    os.environ["JAVA_HOME"] = str(find_java().home)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    defaults = {"spark.sql.session.timeZone": "UTC", **(LOOPBACK_ONLY if master.startswith("local") else {})}
+    prepare_environment()
+    defaults = {"spark.sql.session.timeZone": "UTC", **(LOOPBACK_ONLY if is_local(master) else {})}
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in {**defaults, **(options or {})}.items():
         builder = builder.config(key, value)
@@ -46,6 +43,20 @@ def opened(app_name: str, *, master: str, options: Mapping[str, str]) -> Iterato
         spark.stop()
 
 
+def prepare_environment() -> None:
+    """Name the Java and the Python to use, which Spark takes from the environment alone when it starts the JVM."""
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def is_local(master: str) -> bool:
+    """Whether all of Spark runs on this machine."""
+    return master.startswith("local")
+
+
 def register(spark: SparkSession) -> None:
     """Make the data sources of Strandline known to a session: `spark.read.format("kafka_ordered")`."""
+    # Not before it is asked for: it loads all that decodes records, and members of a fleet do without.
+    from strandline.spark.ordered import KafkaOrdered  # noqa: PLC0415
+
     spark.dataSource.register(KafkaOrdered)

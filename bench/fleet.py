@@ -1,0 +1,92 @@
+"""Captured traffic replayed by a fleet on Spark in local mode: how fast and how late, with one worker and with two.
+
+By the notes of a target in a process of its own, as in `bench.replay`, with results on. On two cores the workers share
+them with the target, the broker and Spark itself.
+
+`python -m bench.fleet`, with `--seconds 5 --requests 20000` for a quick trial.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from confluent_kafka import Consumer, TopicPartition
+
+from bench.figures import Figure, report
+from bench.ordered import progress
+from bench.replay import PARTITIONS, SOURCE, fill, notes, replay, target, times
+from strandline.stack import Stack
+
+WORKERS = (1, 2)
+RATE = 1_000.0
+
+
+def speed(address: str, directory: Path, topic: str, workers: int, requests: int) -> float:
+    """Requests a second, as fast as the target answers, from the first to arrive to the last."""
+    with target(directory) as (port, log, _):
+        replay(address, topic, port, "--speedup", "max", "--workers", str(workers))
+    came = notes(log)
+    if set(came.number.tolist()) != set(range(requests)):
+        raise AssertionError(f"{len(set(came.number.tolist()))} requests of {requests} arrived")
+    rate = len(came.at) / ((came.at.max() - came.at.min()) / 1e9)
+    progress(f"{workers} workers: {rate:,.0f} requests/s")
+    return float(rate)
+
+
+def lateness(address: str, directory: Path, topic: str, workers: int, due: np.ndarray) -> float:
+    """The 99th percentile in milliseconds: arrivals by the target's notes, against the reference of the run."""
+    fill(address, topic, due.tolist())
+    with target(directory) as (port, log, _):
+        replay(address, topic, port, "--workers", str(workers))
+    came = notes(log)
+    if set(came.number.tolist()) != set(range(len(due))):
+        raise AssertionError(f"{len(set(came.number.tolist()))} requests of {len(due)} arrived")
+    late = (came.at - (SOURCE + due[came.number] + reference(address, topic, len(due)))) / 1e6
+    p50, p99 = (float(np.percentile(late, share)) for share in (50, 99))
+    progress(f"{workers} workers at {RATE:g}/s Poisson: late p50 {p50:.2f} ms, p99 {p99:.2f} ms")
+    return p99
+
+
+def reference(address: str, topic: str, count: int) -> int:
+    """How long after its time at the source everything was due, in nanoseconds: the results tell."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "bench", "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(f"{topic}-results", number, 0) for number in range(PARTITIONS)])
+    gaps: list[int] = []
+    deadline = time.monotonic() + 60
+    while len(gaps) < count:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{len(gaps)} results of {count}")
+        for message in consumer.consume(1000, 1.0):
+            result = json.loads(message.value() or b"")
+            gaps.append(result["due_us"] - result["source_time_us"])
+    consumer.close()
+    return min(gaps) * 1000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--requests", type=int, default=100_000)
+    chosen = parser.parse_args()
+    with Stack(["kafka"]) as stack, tempfile.TemporaryDirectory(prefix="strandline-bench-") as place:
+        address, directory = stack.kafka[0].address, Path(place)
+        fill(address, "fast", list(range(0, chosen.requests * 1000, 1000)))
+        rates = [speed(address, directory, "fast", workers, chosen.requests) for workers in WORKERS]
+        due = times(RATE, chosen.seconds, poisson=True)
+        late = [lateness(address, directory, f"timed-{workers}", workers, due) for workers in WORKERS]
+    what = f"ms late at {RATE:g} requests/s, p99, the worse of 1 and 2 workers ({late[0]:.2f} and {late[1]:.2f})"
+    report(
+        "a replay by a fleet",
+        [
+            Figure("fleet.rps_1", rates[0], "requests/s, 1 worker"),
+            Figure("fleet.rps_2", rates[1], "requests/s, 2 workers"),
+            Figure("fleet.late_p99_ms", max(late), what),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

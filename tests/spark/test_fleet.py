@@ -1,0 +1,297 @@
+"""A fleet on a standalone master with executors as processes of their own: whoever dies, freezes or is stopped.
+
+All requests arrive at least once, in the order of their connection; nothing is committed without its result; all share
+one reference, those that are started anew too; and the run comes to its end by itself.
+"""
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from strandline.cli.commands import app
+from strandline.errors import OptionError
+from strandline.spark.places import check_workers, local_slots
+from strandline.stack import KafkaCluster
+from tests.ordered.support import create_topic
+from tests.replay.members import assert_all_came_in_order, place, steady
+from tests.replay.support import Held, Server, committed, serving
+from tests.spark.cluster import Cluster, parent
+from tests.support import TIMEOUT
+
+PARTITIONS = 6
+PATIENCE = 5 * TIMEOUT
+"""Spark starts slowly on a machine that has much else to do."""
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"fleet-{secrets.token_hex(4)}"
+
+
+class Driver:
+    """`strandline replay` with members on Spark, run as a command in a process group of its own."""
+
+    def __init__(self, kafka: KafkaCluster, topic: str, server: Server, directory: Path) -> None:
+        self._log = directory / "driver.log"
+        self._command = [
+            *(sys.executable, "-m", "strandline", "replay", "--target", f"http://127.0.0.1:{server.port}"),
+            *("--topic", topic, "--kafka", kafka.address, "--group", f"{topic}-group", "--until", "live"),
+            *("--quiescence", "0.5", "--set", "session.timeout.ms=6000", "--set", "heartbeat.interval.ms=300"),
+            *("--observe", "127.0.0.1:0"),
+        ]
+
+    async def start(self, *arguments: str) -> Self:
+        with self._log.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *self._command, *arguments, stdout=log, stderr=log, start_new_session=True
+            )
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        await self.process.wait()
+
+    async def ends(self) -> int:
+        return await asyncio.wait_for(self.process.wait(), PATIENCE)
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+
+async def soon(condition: Callable[[], object], what: str, driver: Driver) -> None:
+    """Wait for a condition for as long as the driver runs."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            assert driver.process.returncode is None, f"it has ended before: {what}\n{driver.log}"
+            await asyncio.sleep(0.05)
+
+
+def results(kafka: KafkaCluster, topic: str) -> list[dict[str, Any]]:
+    """All that is in the topic of the results by now."""
+    consumer = Consumer({"bootstrap.servers": kafka.address, "group.id": "test", "enable.auto.commit": False})
+    try:
+        places = [TopicPartition(f"{topic}-results", number, 0) for number in range(PARTITIONS)]
+        wanted = sum(consumer.get_watermark_offsets(place, timeout=TIMEOUT)[1] for place in places)
+        consumer.assign(places)
+        found: list[dict[str, Any]] = []
+        while len(found) < wanted:
+            found += [json.loads(message.value() or b"") for message in consumer.consume(wanted, 0.2)]
+        return found
+    finally:
+        consumer.close()
+
+
+def marks(kafka: KafkaCluster, topic: str) -> list[int]:
+    return [max(0, mark) for mark in committed(kafka.address, topic, PARTITIONS)]
+
+
+async def assert_what_is_committed_has_its_result(kafka: KafkaCluster, topic: str, last: int) -> list[int]:
+    """`last` requests a connection, each in a record of its own, and a record with its close."""
+    found = await asyncio.to_thread(marks, kafka, topic)
+    told = {(result["partition"], result["offset"]) for result in await asyncio.to_thread(results, kafka, topic)}
+    records = {(p, offset) for p, mark in enumerate(found) for offset in range(mark)}
+    assert len(records - told) <= last, sorted(records - told)
+    return found
+
+
+async def serves_on(server: Server, driver: Driver, count: int = 40) -> None:
+    """Some more requests come."""
+    wanted = len(server.arrivals) + count
+    await soon(lambda: len(server.arrivals) >= wanted, f"{count} more requests", driver)
+
+
+@pytest.mark.timeout(10 * TIMEOUT)
+def test_a_worker_an_executor_and_a_frozen_one_are_replaced_and_the_run_ends_by_itself(
+    kafka: KafkaCluster, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    connections, requests = 18, 100
+    total = connections * requests
+    steady(kafka, topic, connections=connections, requests=requests, every=250, partitions=PARTITIONS)
+
+    # However long it takes to strike: the run is not over while the target owes an answer.
+    held = Held(f"/c0/{requests - 1}")
+
+    async def main() -> None:
+        async with serving(held) as server, Driver(kafka, topic, server, tmp_path) as driver:
+            options = ("--workers", "3", "--frozen-after", "4", "--answer-timeout", "600")
+            await driver.start(*options, *cluster.options)
+            await soon(lambda: len(cluster.members()) == 3, "three members", driver)
+            assert len(cluster.executors()) == 2
+            await serves_on(server, driver)
+            seen = [[0] * PARTITIONS]
+            for strike in (kill_a_member, kill_an_executor, freeze_a_member):
+                gone = strike(cluster)
+                await soon(lambda gone=gone: all(map(is_gone, gone)), "it is gone", driver)  # type: ignore[misc]
+                seen.append(await assert_what_is_committed_has_its_result(kafka, topic, connections))
+                await soon(lambda: len(cluster.members()) == 3, "three members again", driver)
+            await soon(lambda: len({arrival.path for arrival in server.arrivals}) == total, "all arrive", driver)
+            held.let_go()
+            assert await driver.ends() == 0, driver.log
+            seen.append(await assert_what_is_committed_has_its_result(kafka, topic, connections))
+            assert not server.open
+        assert_all_came_in_order(server.arrivals, connections, requests)
+        for before, after in pairwise(seen):
+            assert all(was <= now for was, now in zip(before, after, strict=True)), "a commit went back"
+        assert sum(seen[-1]) == connections * (requests + 1)
+        assert_one_reference(await asyncio.to_thread(results, kafka, topic))
+        assert "members started anew" in driver.log
+
+    asyncio.run(main())
+
+
+def kill_a_member(cluster: Cluster) -> set[int]:
+    pid = min(cluster.members())
+    os.kill(pid, signal.SIGKILL)
+    return {pid}
+
+
+def kill_an_executor(cluster: Cluster) -> set[int]:
+    """Its members end too, in good order, a moment later: the next strike is for others."""
+    pid = parent(parent(min(cluster.members())))
+    assert pid in cluster.executors()
+    its_own = {member for member in cluster.members() if parent(parent(member)) == pid}
+    os.kill(pid, signal.SIGKILL)
+    return {pid} | its_own
+
+
+def freeze_a_member(cluster: Cluster) -> set[int]:
+    pid = min(cluster.members())
+    os.kill(pid, signal.SIGSTOP)
+    return {pid}
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state == "Z"
+
+
+def assert_one_reference(told: list[dict[str, Any]]) -> None:
+    """What lies between the time of the source and the time that is due is the same everywhere, in every life.
+
+    Requests whose connection rests, as its partition has just come, are due together when that is over: these are few
+    moments. By another reference they would be due at as many as there are requests.
+    """
+    offsets = [result["due_us"] - result["source_time_us"] for result in told]
+    rested = {
+        result["due_us"] // 50_000
+        for result, offset in zip(told, offsets, strict=True)
+        # To within what the two clocks of one machine drift apart.
+        if offset - min(offsets) > 20_000
+    }
+    assert len(rested) <= 40, sorted(rested)
+
+
+@pytest.mark.timeout(10 * TIMEOUT)
+def test_ctrl_c_at_the_terminal_drains_and_commits_and_nothing_that_is_committed_repeats(
+    kafka: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    connections, requests = 12, 60
+    steady(kafka, topic, connections=connections, requests=requests, every=500, partitions=PARTITIONS)
+
+    async def main() -> None:
+        async with serving() as server:
+            async with Driver(kafka, topic, server, tmp_path) as driver:
+                await driver.start("--workers", "2")
+                await serves_on(server, driver)
+                # All processes that the terminal knows of, as the terminal does it.
+                os.killpg(driver.process.pid, signal.SIGINT)
+                assert await driver.ends() == 0, driver.log
+                assert "ending in good order, within 40 s" in driver.log
+                assert not server.open
+                sent = len(server.arrivals)
+                assert sent < connections * requests
+                held = await assert_what_is_committed_has_its_result(kafka, topic, connections)
+                told = await asyncio.to_thread(results, kafka, topic)
+                assert len(told) == sent
+                await driver.start("--workers", "2", "--speedup", "max")
+                assert await driver.ends() == 0, driver.log
+            assert_all_came_in_order(server.arrivals, connections, requests)
+            assert all(offset >= held[partition] for partition, offset in map(place, server.arrivals[sent:]))
+            # At most what was done behind a request that was not begun any more.
+            assert len(server.arrivals) <= connections * requests + connections
+            assert sum(await asyncio.to_thread(marks, kafka, topic)) == connections * (requests + 1)
+
+    asyncio.run(main())
+
+
+@pytest.mark.timeout(10 * TIMEOUT)
+def test_members_whose_driver_is_killed_drain_commit_and_end(
+    kafka: KafkaCluster, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    connections, requests = 12, 200
+    steady(kafka, topic, connections=connections, requests=requests, every=500, partitions=PARTITIONS)
+
+    async def main() -> None:
+        async with serving() as server, Driver(kafka, topic, server, tmp_path) as driver:
+            await driver.start("--workers", "2", *cluster.options)
+            await serves_on(server, driver)
+            members = cluster.members()
+            assert members
+            driver.process.kill()
+            async with asyncio.timeout(PATIENCE):
+                while not all(map(is_gone, members)):
+                    await asyncio.sleep(0.05)
+            assert not server.open
+            sent = {arrival.mark for arrival in server.arrivals}
+            told = {result["id"] for result in await asyncio.to_thread(results, kafka, topic)}
+            assert sent == told, "what was sent has its result"
+            await assert_what_is_committed_has_its_result(kafka, topic, connections)
+            # All but what was done behind a request that was not begun any more.
+            assert sum(await asyncio.to_thread(marks, kafka, topic)) >= len(sent) - connections
+
+    asyncio.run(main())
+
+
+def test_more_workers_than_there_is_room_or_work_for_are_refused() -> None:
+    assert check_workers(None, slots=8, partitions=6, master="local[8]") == 6
+    assert check_workers(None, slots=2, partitions=6, master="local[2]") == 2
+    assert check_workers(6, slots=6, partitions=6, master="local[6]") == 6
+    with pytest.raises(OptionError, match=r"--workers 3: tasks that local\[2\] runs at a time: 2"):
+        check_workers(3, slots=2, partitions=6, master="local[2]")
+    with pytest.raises(OptionError, match="--workers 7: partitions of the topic: 6"):
+        check_workers(7, slots=8, partitions=6, master="local[8]")
+
+
+def test_what_cannot_be_is_told_in_one_line_before_spark_is_started(kafka: KafkaCluster, topic: str) -> None:
+    create_topic(kafka.address, topic, 2)
+
+    def tell(*arguments: str) -> str:
+        place = ("--topic", topic, "--kafka", kafka.address, "--observe", "127.0.0.1:0")
+        command = ["replay", "--target", "http://127.0.0.1:9", *place, *arguments]
+        with pytest.raises(OptionError) as caught:
+            app(command, exit_on_error=False, print_error=False, result_action="return_value")
+        return str(caught.value)
+
+    assert "tasks that local[1] runs at a time: 1" in tell("--workers", "2", "--master", "local[1]")
+    assert "partitions of the topic: 2" in tell("--workers", "3")
+    assert "--workers is to be at least 1" in tell("--workers", "0")
+    assert "--frozen-after is to be above 0" in tell("--workers", "1", "--frozen-after", "0")
+    assert "--spark takes name=value" in tell("--workers", "1", "--spark", "executor.memory=1g")
+    assert "--spark is for a replay by a fleet" in tell("--spark", "spark.executor.memory=1g")
+
+
+@pytest.mark.parametrize(
+    ("master", "slots"),
+    [("local", 1), ("local[4]", 4), ("local[3,5]", 3), ("local[*]", os.cpu_count()), ("spark://h:7077", None)],
+)
+def test_the_slots_of_a_local_master_are_in_its_name(master: str, slots: int | None) -> None:
+    assert local_slots(master) == slots
