@@ -17,6 +17,7 @@ from strandline.kafka.partition import Partition
 from strandline.ordered.merge import Part
 from strandline.spark import http_traffic
 from strandline.spark.traffic import RECORDS_A_TASK, shares
+from strandline.spark.traffic_options import TrafficOptions
 from strandline.stack import KafkaCluster
 from tests.ordered.support import create_topic
 from tests.replay.support import Said, capture, connection, get, plan, post, replay, results, serving, write
@@ -132,11 +133,9 @@ def test_a_range_that_begins_within_a_connection_has_the_transactions_that_begin
         ({"onUnreadable": "bury"}, "option 'onUnreadable' is 'bury'"),
     ],
 )
-def test_wrong_options_are_refused(
-    spark: SparkSession, kafka: KafkaCluster, options: dict[str, str], problem: str
-) -> None:
-    with pytest.raises(PySparkException) as caught:
-        traffic(spark, kafka, "t", **options).count()
+def test_wrong_options_are_refused(options: dict[str, str], problem: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        TrafficOptions.parse({"kafka.bootstrap.servers": "localhost:9", **options})
     assert problem in str(caught.value)
 
 

@@ -31,7 +31,7 @@ from strandline.replay.health import WhenDown
 from strandline.replay.replay import From, Plan, Replay, Until
 from strandline.replay.retries import DefaultRetry, load_policy
 from strandline.replay.target import Target
-from strandline.replay.timeline import AS_FAST_AS_POSSIBLE
+from strandline.replay.timeline import parse_speed
 from strandline.replay.transforms import Transform, TransformConfig
 from strandline.replay.watch import Watch
 from strandline.units import Nanos
@@ -298,19 +298,6 @@ def summary(run: Replay) -> str:
     }
     parts += [f"{count:,} {name}" for name, count in others.items() if count]
     return "; ".join(parts)
-
-
-def parse_speed(text: str) -> Fraction:
-    """Read a speed: a number, a fraction, or `max`."""
-    if text == "max":
-        return AS_FAST_AS_POSSIBLE
-    try:
-        speed = Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        raise OptionError(f"'{text}' is no speed; write a number such as 2, 0.5 or 3/2, or max") from None
-    if not 0 < speed <= AS_FAST_AS_POSSIBLE:
-        raise OptionError(f"a speed of {text} is not possible; write a number above 0, or max")
-    return speed
 
 
 def parse_reference(text: str, speed: Fraction) -> Pace:

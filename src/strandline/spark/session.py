@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 
 from strandline.spark.ordered import KafkaOrdered
+from strandline.spark.replay_sink import HttpReplay
 from strandline.spark.traffic import HttpTraffic
 from strandline.stack.java import find_java
 
@@ -37,5 +38,5 @@ def session(app_name: str, *, master: str = "local[*]", options: Mapping[str, st
 
 def register(spark: SparkSession) -> None:
     """Make the data sources of Strandline known to a session: `spark.read.format("kafka_ordered")`."""
-    spark.dataSource.register(KafkaOrdered)
-    spark.dataSource.register(HttpTraffic)
+    for source in (KafkaOrdered, HttpTraffic, HttpReplay):
+        spark.dataSource.register(source)

@@ -145,8 +145,8 @@ class ResumableAssembly(Assembly):
         self._size = 0
         self._last_index = 0
         """The number behind the last transaction of the connection that was last closed."""
-        self._begun: _Held | None = None
-        """What to hold of the connection at hand, if it is not held yet."""
+        self._at_hand = _Held(0, None)
+        """Of the connection whose record is read."""
 
     @classmethod
     def resume(cls, capture: Capture, partition: int, state_bytes: int, state: bytes) -> Self:
@@ -191,19 +191,17 @@ class ResumableAssembly(Assembly):
 
     def _accept_held(self, offset: int, value: bytes, stream: TrafficStream) -> None:
         partition, key = self._partition, ConnectionKey(stream.nodeId, stream.connectionId)
-        self._begun = None
-        if key not in self._held:
-            standing = self._accumulator.standing(partition, key)
-            self._begun = _Held(self._indexes.get((partition, key), 0), standing)
+        self._at_hand = self._held.get(key) or _Held(
+            self._indexes.get((partition, key), 0), self._accumulator.standing(partition, key)
+        )
         self._accept(partition, offset, stream)
         if not self._accumulator.is_unfinished(partition, key):
             self._let_go(key)
             return
-        held = self._held.get(key) or self._begun or _Held(0, None)
+        held = self._held[key] = self._at_hand
         held.records.append((offset, value))
         held.size += len(value)
         self._size += len(value)
-        self._held[key] = held
 
     def _let_go(self, key: ConnectionKey) -> None:
         held = self._held.pop(key, None)
@@ -221,7 +219,8 @@ class ResumableAssembly(Assembly):
         self._let_go(key)
         self._last_index = self._indexes[partition, key]
         if cause is Cause.BROKEN:
-            self._begun = _Held(0, None)
+            # The record at hand begins another one of the same name.
+            self._at_hand = _Held(0, None)
         super().on_close(key, partition, at, cause)
 
     def _tell(self, transaction: Transaction) -> None:
