@@ -174,7 +174,7 @@ spark.stop()
 """
 
 
-@pytest.mark.timeout(10 * TIMEOUT)
+@pytest.mark.timeout(25 * TIMEOUT)
 def test_a_stream_that_is_killed_anywhere_and_started_again_is_the_batch(
     spark: SparkSession, kafka: KafkaCluster, mixed: str, tmp_path: Path
 ) -> None:
@@ -188,10 +188,10 @@ def test_a_stream_that_is_killed_anywhere_and_started_again_is_the_batch(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
         try:
-            wait_for(partial(has_done, checkpoint / log, count), "some epochs are done", 3 * TIMEOUT)
+            wait_for(partial(has_done, checkpoint / log, count), "some epochs are done", 6 * TIMEOUT)
         finally:
             kill_tree(process)
-    subprocess.run(command, capture_output=True, timeout=4 * TIMEOUT, check=True)
+    subprocess.run(command, capture_output=True, timeout=8 * TIMEOUT, check=True)
     streamed = spark.read.parquet(str(out)).orderBy("id").collect()
     assert streamed == traffic(spark, kafka, mixed, expireAfter=EXPIRY).orderBy("id").collect()
     assert len(streamed) > 200
