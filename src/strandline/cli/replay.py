@@ -31,7 +31,7 @@ from strandline.replay.messages import Reference, local
 from strandline.replay.process import prepare_process
 from strandline.replay.recipe import Recipe, read_authorities
 from strandline.replay.replay import Plan, Replay, Until
-from strandline.replay.timeline import AS_FAST_AS_POSSIBLE, date_of
+from strandline.replay.timeline import date_of, parse_speed
 from strandline.replay.transforms import TransformConfig
 from strandline.replay.watch import Watch
 from strandline.units import Nanos
@@ -324,19 +324,6 @@ def summary(run: Replay) -> str:
         group = run.plan.kafka["group.id"]
         parts.append(f"nothing is left for the group '{group}' in '{run.plan.topic}'; --from earliest begins anew")
     return "; ".join(parts)
-
-
-def parse_speed(text: str) -> Fraction:
-    """Read a speed: a number, a fraction, or `max`."""
-    if text == "max":
-        return AS_FAST_AS_POSSIBLE
-    try:
-        speed = Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        raise OptionError(f"'{text}' is no speed; write a number such as 2, 0.5 or 3/2, or max") from None
-    if not 0 < speed <= AS_FAST_AS_POSSIBLE:
-        raise OptionError(f"a speed of {text} is not possible; write a number above 0, or max")
-    return speed
 
 
 def parse_reference(text: str) -> Reference:

@@ -17,8 +17,8 @@ from strandline.kafka.listing import Listing
 from strandline.kafka.offsets import GroupOffsets
 from strandline.kafka.partition import Partition
 from strandline.kafka.starts import milliseconds
-from strandline.replay.captured import Unreadable, stream_of
 from strandline.units import Nanos
+from strandline.wire.captured import Unreadable, stream_of
 from strandline.wire.traffic import when
 
 POLL = 0.2

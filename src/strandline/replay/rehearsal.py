@@ -10,10 +10,10 @@ from datetime import datetime
 
 from strandline.errors import MalformedHead, ScatteredCapture, TransformFailed
 from strandline.kafka.partition import Partition
-from strandline.replay.captured import Unreadable, is_behind, stream_of
 from strandline.replay.overlap import Intervals
 from strandline.replay.transforms import Transform
 from strandline.units import Nanos
+from strandline.wire.captured import Unreadable, is_behind, stream_of
 from strandline.wire.head import add_header, request_line
 from strandline.wire.identity import marker
 from strandline.wire.transactions import Accumulator, Cause, ConnectionKey, Record, Transaction

@@ -22,7 +22,6 @@ from strandline.kafka.progress import Claim
 from strandline.kafka.starts import TOPIC_NAME
 from strandline.kafka.topics import ensure_topics
 from strandline.replay.beginning import From, find_span, reach, send_group_to, time_of
-from strandline.replay.captured import Unreadable, is_behind, stream_of
 from strandline.replay.engine import Engine, Limits
 from strandline.replay.gate import Gate
 from strandline.replay.health import WhenDown
@@ -35,6 +34,7 @@ from strandline.replay.target import Target
 from strandline.replay.tracing import TracedEngine, configured_tracer
 from strandline.replay.transforms import Transform
 from strandline.units import Nanos, nanos
+from strandline.wire.captured import Unreadable, is_behind, stream_of
 from strandline.wire.traffic import TOPIC
 from strandline.wire.transactions import Accumulator, Cause, Record
 

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from strandline.clock import Clock
 from strandline.core.pacing import Pace
+from strandline.errors import OptionError
 from strandline.units import Nanos
 
 AS_FAST_AS_POSSIBLE = Fraction(10**9)
@@ -17,6 +18,19 @@ def date_of(source: Nanos | None) -> datetime | None:
         return None if source is None else datetime.fromtimestamp(source // 1000 / 1e6, UTC)
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def parse_speed(text: str) -> Fraction:
+    """Read a speed: a number, a fraction, or `max`."""
+    if text == "max":
+        return AS_FAST_AS_POSSIBLE
+    try:
+        speed = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise OptionError(f"'{text}' is no speed; write a number such as 2, 0.5 or 3/2, or max") from None
+    if not 0 < speed <= AS_FAST_AS_POSSIBLE:
+        raise OptionError(f"a speed of {text} is not possible; write a number above 0, or max")
+    return speed
 
 
 class Timeline:

@@ -1,8 +1,9 @@
-"""The options of `kafka_ordered`, read once: an unknown or a wrong one is refused before anything is done."""
+"""The options of the sources, read once: an unknown or a wrong one is refused before anything is done."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import TypedDict
 
 from strandline.errors import OptionError, did_you_mean
 from strandline.kafka.cluster import ISOLATIONS, NAMES
@@ -13,82 +14,59 @@ from strandline.ordered.merge import check_buffer
 from strandline.ordered.reading import Rules
 
 KAFKA = "kafka."
+RANGE = ("start", "end", "isolation", "onMissing", "onCorrupt", "bufferBytes", "maxAhead")
+EPOCHS = ("maxRowsPerEpoch", "maxBytesPerEpoch", "maxSpanPerEpoch")
 # By their lower-case form, which is how Spark hands them on.
-OPTIONS = {
-    name.lower(): name
-    for name in (
-        "topics",
-        "start",
-        "end",
-        "slices",
-        "isolation",
-        "onMissing",
-        "onCorrupt",
-        "bufferBytes",
-        "maxAhead",
-        "maxRowsPerEpoch",
-        "maxBytesPerEpoch",
-        "maxSpanPerEpoch",
-    )
-}
+OPTIONS = {name.lower(): name for name in ("topics", *RANGE, "slices", *EPOCHS)}
 DEFAULT_BUFFER = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions:
-    """What to read, and how."""
+class RangeOptions:
+    """What a range of a log is, and how it is read."""
 
     settings: Mapping[str, str] = field(repr=False)
     topics: tuple[str, ...]
     start: StartAt
     end: EndAt | None
-    slices: int | None
     rules: Rules
     buffer_bytes: int
     max_ahead: timedelta
+
+
+class _Range(TypedDict):
+    start: StartAt
+    end: EndAt | None
+    rules: Rules
+    buffer_bytes: int
+    max_ahead: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions(RangeOptions):
+    """The options of `kafka_ordered`."""
+
+    slices: int | None
     limits: Limits
 
     @classmethod
     def parse(cls, raw: Mapping[str, str]) -> "SourceOptions":
         """Read the options; raises OptionError."""
-        settings = {name[len(KAFKA) :]: value for name, value in raw.items() if name.lower().startswith(KAFKA)}
-        options = {name.lower(): value for name, value in raw.items() if not name.lower().startswith(KAFKA)}
-        for name in options:
-            if name not in OPTIONS:
-                raise OptionError(f"option '{name}' is unknown; {did_you_mean(name, OPTIONS.values())}")
-        for name in settings:
-            if name not in NAMES - {"group.id"}:
-                raise OptionError(f"option 'kafka.{name}' is unknown; {did_you_mean(name, NAMES - {'group.id'})}")
-        if "bootstrap.servers" not in settings:
-            raise OptionError("option 'kafka.bootstrap.servers' is missing")
+        settings, options = split(raw, OPTIONS)
         topics = tuple(topic.strip() for topic in options.get("topics", "").split(",") if topic.strip())
         if not topics:
             raise OptionError("option 'topics' is missing: names of topics, commas between")
         refuse_twice(topics)
-        start, end = options.get("start", "earliest"), options.get("end")
-        if start == "committed":
-            raise OptionError("option 'start' takes no 'committed': Spark keeps the position in its checkpoint")
-        buffer_bytes = _count(options, "bufferBytes") or DEFAULT_BUFFER
-        check_buffer(buffer_bytes)
-        max_ahead = _span(options, "maxAhead")
         return cls(
             settings=settings,
             topics=topics,
-            start=parse_start(start),
-            end=None if end is None else parse_end(end),
-            slices=_count(options, "slices"),
-            rules=Rules(
-                ISOLATIONS[_choice(options, "isolation", ("read_committed", "read_uncommitted"))],
-                skip_corrupt=_choice(options, "onCorrupt", ("error", "skip")) == "skip",
-                skip_missing=_choice(options, "onMissing", ("error", "earliest")) == "earliest",
-            ),
-            buffer_bytes=buffer_bytes,
-            max_ahead=timedelta(hours=1) if max_ahead is None else max_ahead,
+            slices=count(options, "slices"),
             limits=Limits(
-                rows=_count(options, "maxRowsPerEpoch"),
-                bytes=_count(options, "maxBytesPerEpoch"),
-                span=_span(options, "maxSpanPerEpoch"),
+                rows=count(options, "maxRowsPerEpoch"),
+                bytes=count(options, "maxBytesPerEpoch"),
+                span=span(options, "maxSpanPerEpoch"),
             ),
+            **read_range(options),
         )
 
     def for_stream(self) -> "SourceOptions":
@@ -98,7 +76,44 @@ class SourceOptions:
         return self
 
 
-def _count(options: Mapping[str, str], name: str) -> int | None:
+def split(raw: Mapping[str, str], valid: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The settings of Kafka, and the other options by their names in lower case; raises OptionError."""
+    settings = {name[len(KAFKA) :]: value for name, value in raw.items() if name.lower().startswith(KAFKA)}
+    options = {name.lower(): value for name, value in raw.items() if not name.lower().startswith(KAFKA)}
+    for name in options:
+        if name not in valid:
+            raise OptionError(f"option '{name}' is unknown; {did_you_mean(name, valid.values())}")
+    for name in settings:
+        if name not in NAMES - {"group.id"}:
+            raise OptionError(f"option 'kafka.{name}' is unknown; {did_you_mean(name, NAMES - {'group.id'})}")
+    if "bootstrap.servers" not in settings:
+        raise OptionError("option 'kafka.bootstrap.servers' is missing")
+    return settings, options
+
+
+def read_range(options: Mapping[str, str]) -> _Range:
+    """The options that say which range of a log is read, and how."""
+    start, end = options.get("start", "earliest"), options.get("end")
+    if start == "committed":
+        raise OptionError("option 'start' takes no 'committed': Spark keeps the position in its checkpoint")
+    buffer_bytes = count(options, "bufferBytes") or DEFAULT_BUFFER
+    check_buffer(buffer_bytes)
+    max_ahead = span(options, "maxAhead")
+    return _Range(
+        start=parse_start(start),
+        end=None if end is None else parse_end(end),
+        rules=Rules(
+            ISOLATIONS[choice(options, "isolation", ("read_committed", "read_uncommitted"))],
+            skip_corrupt=choice(options, "onCorrupt", ("error", "skip")) == "skip",
+            skip_missing=choice(options, "onMissing", ("error", "earliest")) == "earliest",
+        ),
+        buffer_bytes=buffer_bytes,
+        max_ahead=timedelta(hours=1) if max_ahead is None else max_ahead,
+    )
+
+
+def count(options: Mapping[str, str], name: str) -> int | None:
+    """A whole number above 0."""
     text = options.get(name.lower())
     if text is None:
         return None
@@ -107,7 +122,8 @@ def _count(options: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _span(options: Mapping[str, str], name: str) -> timedelta | None:
+def span(options: Mapping[str, str], name: str) -> timedelta | None:
+    """A length of time."""
     text = options.get(name.lower())
     if text is None:
         return None
@@ -118,7 +134,7 @@ def _span(options: Mapping[str, str], name: str) -> timedelta | None:
     return int(number) * unit
 
 
-def _choice(options: Mapping[str, str], name: str, valid: tuple[str, ...]) -> str:
+def choice(options: Mapping[str, str], name: str, valid: tuple[str, ...]) -> str:
     """One of the given words; the first of them where there is none."""
     value = options.get(name.lower(), valid[0])
     if value not in valid:

@@ -34,7 +34,7 @@ from strandline.ordered.loop import LoopThread
 from strandline.ordered.merge import Part, sliced
 from strandline.ordered.slices import Slicer
 from strandline.ordered.starts import Topic, resolve
-from strandline.spark.options import SourceOptions
+from strandline.spark.options import RangeOptions, SourceOptions
 from strandline.spark.slice import read_slice
 from strandline.spark.worker import settle
 
@@ -107,13 +107,7 @@ class OrderedReader(DataSourceReader):
         ceiling = milliseconds(now + options.max_ahead)
         cluster = Cluster(options.settings)
         try:
-            topics = [Topic(name, options.start) for name in options.topics]
-            ranges = await resolve(cluster, topics, options.rules, now=now, ceiling=ceiling)
-            parts = {partition: Part(start=range_.start, end=range_.end) for partition, range_ in ranges.items()}
-            end = None if options.end is None else cutoff(options.end, now)
-            if end is not None:
-                firsts = await Slicer(cluster, parts, options.rules, ceiling).firsts(milliseconds(end))
-                parts = {partition: Part(start=part.start, end=firsts[partition]) for partition, part in parts.items()}
+            parts = await range_parts(cluster, options, now, ceiling)
             return await _slices(Slicer(cluster, parts, options.rules, ceiling), parts, options, ceiling)
         finally:
             cluster.close()
@@ -220,6 +214,18 @@ class _Planner:
 
     async def _close(self) -> None:
         self._cluster.close()
+
+
+async def range_parts(cluster: Cluster, options: RangeOptions, now: datetime, ceiling: int) -> dict[Partition, Part]:
+    """What a batch query reads of each partition."""
+    topics = [Topic(name, options.start) for name in options.topics]
+    ranges = await resolve(cluster, topics, options.rules, now=now, ceiling=ceiling)
+    parts = {partition: Part(start=range_.start, end=range_.end) for partition, range_ in ranges.items()}
+    end = None if options.end is None else cutoff(options.end, now)
+    if end is None:
+        return parts
+    firsts = await Slicer(cluster, parts, options.rules, ceiling).firsts(milliseconds(end))
+    return {partition: Part(start=part.start, end=firsts[partition]) for partition, part in parts.items()}
 
 
 async def _slices(

@@ -56,7 +56,10 @@ def is_local(master: str) -> bool:
 
 def register(spark: SparkSession) -> None:
     """Make the data sources of Strandline known to a session: `spark.read.format("kafka_ordered")`."""
-    # Not before it is asked for: it loads all that decodes records, and members of a fleet do without.
+    # Not before it is asked for: they load all that decodes records, and members of a fleet do without.
     from strandline.spark.ordered import KafkaOrdered  # noqa: PLC0415
+    from strandline.spark.replay_sink import HttpReplay  # noqa: PLC0415
+    from strandline.spark.traffic import HttpTraffic  # noqa: PLC0415
 
-    spark.dataSource.register(KafkaOrdered)
+    for source in (KafkaOrdered, HttpTraffic, HttpReplay):
+        spark.dataSource.register(source)

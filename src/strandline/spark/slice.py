@@ -11,7 +11,7 @@ from strandline.kafka.cluster import Cluster
 from strandline.kafka.partition import Partition
 from strandline.ordered.loop import LoopThread
 from strandline.ordered.merge import Merge, Part
-from strandline.spark.options import SourceOptions
+from strandline.spark.options import RangeOptions, SourceOptions
 
 BATCH_ROWS = 100_000
 POLL_WITHIN = 1.0
@@ -36,18 +36,24 @@ def read_slice(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a slice in order. Those whose effective time is before `time` are late."""
     late = _Late(parts, ceiling, time)
+    for batch in merged(parts, ceiling, options):
+        yield for_spark(batch, late.of(batch))
+
+
+def merged(parts: Mapping[Partition, Part], ceiling: int, options: RangeOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of some parts of a log in order, as `Gather` makes them."""
     batches = _batches(parts, ceiling, options)
     loop = LoopThread("slice")
     try:
         while (batch := loop.do(anext(batches, None))) is not None:
-            yield for_spark(batch, late.of(batch))
+            yield batch
     finally:
         loop.do(batches.aclose())
         loop.close()
 
 
 async def _batches(
-    parts: Mapping[Partition, Part], ceiling: int, options: SourceOptions
+    parts: Mapping[Partition, Part], ceiling: int, options: RangeOptions
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     cluster = Cluster(options.settings)
     try:

@@ -1,6 +1,7 @@
 """The body of an HTTP/1 message: its chunks and its content coding undone, within a bound.
 
-Strict: what is not exactly what the head says is refused, for an edit of something else would send something else.
+Strict: what is not exactly what the head says is refused, for an edit of something else would send something else. Only
+`chunks_undone` is not: it is for those who look and send nothing.
 """
 
 import re
@@ -34,6 +35,15 @@ def decode_chunked(body: bytes) -> bytes:
         at = trailer.end()
     if body[at:] != b"\r\n":
         raise MalformedBody(f"the chunks do not end at byte {at}")
+    return b"".join(parts)
+
+
+def chunks_undone(body: bytes) -> bytes:
+    """The content of a chunked body as far as it can be told: one may be cut off, and what is no chunk ends it."""
+    parts, at = [], 0
+    while (size := CHUNK.match(body, at)) is not None and (length := int(size[1], 16)):
+        parts.append(body[size.end() : size.end() + length])
+        at = size.end() + length + 2
     return b"".join(parts)
 
 

@@ -1,0 +1,146 @@
+"""A selection of requests, replayed: any DataFrame of them, sent with its timing through the sink `http_replay`.
+
+Spark gives a sink rows in whatever order and distribution the DataFrame has. So `replay` repartitions and sorts them,
+and the sink refuses rows that are not so.
+"""
+
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (as everybody calls it)
+from pyspark.sql.types import StructType
+
+from strandline.errors import OptionError, did_you_mean
+from strandline.replay.target import Target
+from strandline.replay.timeline import parse_speed
+from strandline.spark.replay_sink import ANSWERED, COLUMNS, RESULT, HttpReplay
+
+HEAD_START_S = 5.0
+REQUIRED = ("connection", "time", "method", "path")
+ORDER = ("time", "partition", "offset", "ordinal")
+
+
+def replay(
+    frame: DataFrame,
+    *,
+    target: str,
+    speedup: float | str = 1,
+    results: str | Path | None = None,
+    workers: int | None = None,
+    head_start: float = HEAD_START_S,
+) -> DataFrame:
+    """Send the requests of a DataFrame with their relative timing, those of a connection in order; what became of them.
+
+    It has the columns of `http_traffic`, or `connection`, `time`, `method`, `path` and where wanted `query`, `headers`,
+    `body`; a column of the latter goes before what `request` says. All is sent once, now: each task at the same
+    reference, `head_start` seconds from when the rows are at hand. `results` is a directory that all executors see.
+    """
+    spark = frame.sparkSession
+    Target(target)
+    slots = spark.sparkContext.defaultParallelism
+    workers = slots if workers is None else workers
+    if not 1 <= workers <= slots:
+        raise OptionError(f"{workers} workers, and Spark has {slots} slots: those without one would send too late")
+    if spark.conf.get("spark.speculation", "false") == "true":
+        raise OptionError("spark.speculation is on: a task that runs twice sends twice; switch it off")
+    _check_results(spark, results)
+    speed = parse_speed(str(speedup))
+    rows = _prepared(frame, workers).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        reference = _checked(rows)
+        directory = _made(results)
+        if reference is not None:
+            spark.dataSource.register(HttpReplay)
+            options = {
+                "target": target,
+                "speed": str(speed),
+                "reference": str(reference),
+                "begin": str(time.time_ns() + int(head_start * 1e9)),
+                "partitions": str(workers),
+                "results": str(directory),
+            }
+            rows.write.format(HttpReplay.name()).options(**options).mode("append").save()
+    finally:
+        rows.unpersist()
+    return spark.read.schema(RESULT).json(str(directory))
+
+
+def _check_results(spark: SparkSession, results: str | Path | None) -> None:
+    if results is None:
+        if not (spark.sparkContext.master or "").startswith("local"):
+            raise OptionError("results is missing: a directory that all executors see")
+    elif Path(results).exists():
+        raise OptionError(f"results: {results} is there already; name a new directory")
+
+
+def _made(results: str | Path | None) -> Path:
+    if results is None:
+        return Path(tempfile.mkdtemp(prefix="strandline-results-"))
+    directory = Path(results)
+    directory.mkdir(parents=True)
+    return directory
+
+
+def _prepared(frame: DataFrame, workers: int) -> DataFrame:
+    """The columns of the sink, repartitioned and sorted."""
+    given = _given(frame)
+    missing = [name for name in REQUIRED if name not in given]
+    if missing:
+        problem = did_you_mean(missing[0], frame.columns)
+        raise OptionError(f"the DataFrame has no column '{missing[0]}' and no request from http_traffic; {problem}")
+    kinds = dict(COLUMNS)
+    columns = [given.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in kinds.items() if name != "number"]
+    rows = frame.select(*columns, F.lit(None).cast("long").alias("number"))
+    rows = rows.repartition(workers, "connection").sortWithinPartitions(*ORDER)
+    # Fixed with the rows, so that a task that is run again gives requests the names that they had.
+    return rows.withColumn("number", F.monotonically_increasing_id())
+
+
+def _given(frame: DataFrame) -> Mapping[str, Column]:
+    """What there is, by the names of the sink."""
+    found: dict[str, Column] = {}
+    request, response = _fields(frame, "request"), _fields(frame, "response")
+    if request:
+        found = {name: F.col(f"request.{name}") for name in request}
+        found["time"] = F.col("request.first_byte")
+        found["is_cut"] = F.col("request.body_sha256").isNotNull()
+    found |= {name: F.col(f"`{name}`") for name in frame.columns if name not in {"request", "response"}}
+    if response:
+        parts = [F.col(f"response.{name}") if name in response else F.lit(None).alias(name) for name in ANSWERED]
+        found["response"] = F.when(F.col("response").isNotNull(), F.struct(*parts))
+    if "completeness" in found:
+        found["is_cut"] = found.get("is_cut", F.lit(False)) | (found["completeness"] == "request_incomplete")
+    if dict(frame.dtypes).get("headers") == "map<string,string>":
+        found["headers"] = F.transform_values("headers", lambda _, value: F.array(value))
+    return found
+
+
+def _fields(frame: DataFrame, column: str) -> list[str]:
+    """The names in a column that is a struct; none where it is none."""
+    found = frame.schema[column].dataType if column in frame.columns else None
+    return found.names if isinstance(found, StructType) else []
+
+
+def _checked(rows: DataFrame) -> int | None:
+    """The first time in nanoseconds, None where there are no rows. Computes the rows, so that they are at hand."""
+    found = rows.agg(
+        F.min(F.unix_micros("time")).alias("first"),
+        F.count_if(F.col("is_cut")).alias("cut"),
+        F.count_if(F.col("connection").isNull() | F.col("time").isNull()).alias("nowhere"),
+        F.count_if(F.col("method").isNull() | F.col("path").isNull()).alias("unnamed"),
+    ).first()
+    assert found is not None  # noqa: S101  (an aggregate has one row)
+    if found["nowhere"]:
+        raise OptionError(f"{found['nowhere']:,} rows have no connection or no time")
+    if found["unnamed"]:
+        raise OptionError(f"{found['unnamed']:,} requests have no method or no path; leave out: request.method IS NULL")
+    if found["cut"]:
+        raise OptionError(
+            f"{found['cut']:,} requests are not whole; raise 'bodyBytes' of http_traffic, or leave them out: "
+            "request.body_sha256 IS NOT NULL OR completeness = 'request_incomplete'"
+        )
+    return None if found["first"] is None else int(found["first"]) * 1000

@@ -1,0 +1,52 @@
+"""What the sink takes: rows that rise by time, each in the partition of its connection."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from strandline.core.murmur import share_of
+from strandline.errors import OptionError
+from strandline.spark.replay_sink import COLUMNS, ordered
+
+TIME = pa.timestamp("us", tz="UTC")
+
+
+def batch(*rows: tuple[str, int], **changes: Any) -> pa.RecordBatch:
+    columns: dict[str, Any] = {name: pa.nulls(len(rows)) for name, _ in COLUMNS}
+    columns |= {
+        "connection": pa.array([connection for connection, _ in rows]),
+        "time": pa.array([at for _, at in rows], TIME),
+        "method": pa.array(["GET"] * len(rows)),
+        "path": pa.array(["/"] * len(rows)),
+        "number": pa.array(range(len(rows))),
+    }
+    columns |= {name: pa.array([value] * len(rows)) for name, value in changes.items()}
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def test_rows_out_of_order_are_refused_also_from_batch_to_batch() -> None:
+    together = [batch(("c", 2), ("c", 1))]
+    apart = [batch(("c", 2)), batch(("c", 1))]
+    for batches in (together, apart):
+        with pytest.raises(OptionError, match=r"out of order.*strandline\.spark\.replay"):
+            list(ordered(iter(batches), 0, 1))
+    assert [len(found) for found in ordered(iter([batch(("c", 1), ("d", 1)), batch(("c", 1))]), 0, 1)] == [2, 1]
+
+
+def test_a_connection_that_belongs_to_another_partition_is_refused() -> None:
+    home = share_of("c", 5)
+    assert list(ordered(iter([batch(("c", 1))]), home, 5))
+    with pytest.raises(OptionError, match=r"connection 'c'.*strandline\.spark\.replay"):
+        list(ordered(iter([batch(("c", 1))]), (home + 1) % 5, 5))
+
+
+def test_a_head_that_would_smuggle_lines_is_refused() -> None:
+    with pytest.raises(OptionError, match="holds a line end"):
+        list(ordered(iter([batch(("c", 1), path="/ HTTP/1.1\r\nx: y")]), 0, 1))
+
+
+def test_a_request_is_framed_by_its_body_whatever_its_headers_say() -> None:
+    [[found]] = ordered(iter([batch(("c", 1), method="POST", body=b"1234", query="q")]), 0, 1)
+    assert found.head == b"POST /?q HTTP/1.1\r\nhost: -\r\ncontent-length: 4\r\n\r\n"
+    assert (found.partition, found.offset, found.ordinal) == (0, 0, 0)

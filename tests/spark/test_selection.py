@@ -1,0 +1,126 @@
+"""A selection that is replayed: each request once, in the order of its connection, named, with its result."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from strandline.core.murmur import share_of, spark_hash
+from strandline.errors import OptionError
+from strandline.spark import http_traffic, replay
+from strandline.spark.replay_sink import HttpReplay
+from strandline.stack import KafkaCluster
+from tests.replay.support import Said, Server, capture, connection, get, post, serving
+from tests.support import TIMEOUT
+
+DAY = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A target on a loop of its own."""
+    ready, over = threading.Event(), asyncio.Event()
+    found: list[Server] = []
+    loop = asyncio.new_event_loop()
+
+    async def main() -> None:
+        async with serving() as server:
+            found.append(server)
+            ready.set()
+            await over.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(main(),))
+    thread.start()
+    assert ready.wait(TIMEOUT)
+    yield found[0]
+    loop.call_soon_threadsafe(over.set)
+    thread.join(TIMEOUT)
+    loop.close()
+
+
+def url(server: Server) -> str:
+    return f"http://127.0.0.1:{server.port}"
+
+
+def test_a_selection_of_captured_traffic_is_sent_in_order_with_its_names_and_its_results(
+    spark: SparkSession, kafka: KafkaCluster, server: Server, tmp_path: Path
+) -> None:
+    topic = "selection-captured"
+    said = [Said(20 * n, post(f"/old/{n}?a=b", b"x" * n) if n % 2 else get(f"/old/{n}")) for n in range(8)]
+    capture(kafka.address, topic, {f"c{n}": connection(f"c{n}", said, close_at=300) for n in range(6)}, 3)
+    traffic = http_traffic(spark, kafka={"bootstrap.servers": kafka.address}, topic=topic)
+    chosen = traffic.where("request.method = 'POST' AND connection <> 'c0'").withColumn(
+        "path", F.regexp_replace("request.path", "^/old", "/new")
+    )
+    found = replay(chosen, target=url(server), speedup=2, results=tmp_path / "results", head_start=1)
+    rows = found.collect()
+    captured = {row["id"] for row in chosen.select("id").collect()}
+    assert {arrival.mark for arrival in server.arrivals} == captured == {row["id"] for row in rows}
+    assert len(server.arrivals) == len(captured) == len(rows) == 20
+    assert {(row["verdict"], row["same_body"], row["attempt_count"]) for row in rows} == {("match", True, 1)}
+    assert {row["target_request"]["target"] for row in rows} == {f"/new/{n}?a=b" for n in (1, 3, 5, 7)}
+    by_connection: dict[int, list[str]] = {}
+    for arrival in server.arrivals:
+        by_connection.setdefault(arrival.connection, []).append(arrival.path)
+    assert list(by_connection.values()) == [[f"/new/{n}?a=b" for n in (1, 3, 5, 7)]] * 5
+    for row in rows:
+        # One reference for all: what was captured together is due together, at twice the speed.
+        assert row["due_us"] - min(other["due_us"] for other in rows) == pytest.approx(
+            (row["source_time_us"] - min(other["source_time_us"] for other in rows)) / 2, abs=20_000
+        )
+    with pytest.raises(OptionError, match="is there already"):
+        replay(chosen, target=url(server), results=tmp_path / "results")
+
+
+def test_requests_that_are_made_up_are_sent_and_wrong_ones_are_refused_before_any_is(
+    spark: SparkSession, server: Server
+) -> None:
+    columns = "connection string, time timestamp, method string, path string, headers map<string,string>, body binary"
+    made = [
+        (f"c{n % 3}", DAY + timedelta(milliseconds=n), "PUT", f"/{n}", {"x-number": str(n)}, bytearray(b"body"))
+        for n in range(9)
+    ]
+    frame = spark.createDataFrame(made, columns)
+    with pytest.raises(OptionError, match="99 workers, and Spark has 2 slots"):
+        replay(frame, target=url(server), workers=99)
+    with pytest.raises(OptionError, match="no column 'path'"):
+        replay(frame.drop("path"), target=url(server))
+    with pytest.raises(OptionError, match="9 rows have no connection or no time"):
+        replay(frame.withColumn("time", F.lit(None).cast("timestamp")), target=url(server))
+    with pytest.raises(OptionError, match="9 requests are not whole"):
+        replay(frame.withColumn("completeness", F.lit("request_incomplete")), target=url(server))
+    assert not server.arrivals
+    results = replay(frame, target=url(server), speedup="max", head_start=1).collect()
+    assert sorted(arrival.path for arrival in server.arrivals) == [f"/{n}" for n in range(9)]
+    assert all(arrival.content.endswith(b"\r\n\r\nbody") for arrival in server.arrivals)
+    assert all(arrival.header("x-number") == arrival.path[1:] for arrival in server.arrivals)
+    assert sorted(row["id"] for row in results) == sorted(arrival.mark for arrival in server.arrivals)
+    assert {row["verdict"] for row in results} == {"no_source"}
+
+
+def test_the_bare_sink_refuses_what_is_not_prepared_and_names_who_prepares_it(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    spark.dataSource.register(HttpReplay)
+    made = spark.createDataFrame([("c", DAY)], "connection string, time timestamp")
+    with pytest.raises(PySparkException, match=r"option 'target' .* strandline\.spark\.replay"):
+        made.write.format("http_replay").mode("append").save()
+    options = {"target": url(server), "speed": "1", "reference": "0", "begin": "0", "partitions": "2"}
+    writer = made.write.format("http_replay").mode("append").options(**options, results=str(tmp_path))
+    with pytest.raises(PySparkException, match=r"no column 'node'; strandline\.spark\.replay"):
+        writer.save()
+
+
+def test_the_hash_is_that_of_spark(spark: SparkSession) -> None:
+    texts = ["", "a", "ab", "abc", "abcd", "connection-17", "ü", "日本語 text", "x" * 99]
+    frame = spark.createDataFrame([(text,) for text in texts], "text string")
+    found = frame.selectExpr("text", "hash(text) AS hash", "pmod(hash(text), 7) AS share").collect()
+    assert [(row["text"], spark_hash(row["text"]), share_of(row["text"], 7)) for row in found] == [
+        (row["text"], row["hash"], row["share"]) for row in found
+    ]
