@@ -11,14 +11,11 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkException
-from pyspark.java_gateway import launch_gateway
+from pyspark import SparkConf
 
 from strandline.errors import OptionError, StrandlineError
 from strandline.spark.member import SUPERVISOR
-from strandline.spark.session import LOOPBACK_ONLY, is_local, prepare_environment
+from strandline.spark.session import LOOPBACK_ONLY, is_local, launch
 
 MOST_FAILURES = 100
 """So often each task is started anew before Spark gives the run up."""
@@ -64,22 +61,10 @@ class Places:
         for key, value in {**own, "spark.ui.enabled": "false", **options, **FOR_LONG_TASKS}.items():
             self._conf.set(key, value)
         self._directory = tempfile.TemporaryDirectory(prefix="strandline-fleet-", ignore_cleanup_errors=True)
-        self._log = Path(self._directory.name, "spark.log")
 
     def open(self) -> None:
         """Start it; to be closed then."""
-        prepare_environment()
-        try:
-            with self._log.open("wb") as log:
-                # In a session of its own: a Ctrl-C at the terminal is for us, who end the members first.
-                gateway = launch_gateway(  # type: ignore[no-untyped-call]
-                    self._conf, {"stdout": log, "stderr": log, "start_new_session": True}
-                )
-            self.context = SparkContext(conf=self._conf, gateway=gateway)
-        except (PySparkException, Py4JError, OSError) as error:
-            # What py4j raises quotes the JVM at length.
-            problem = str(getattr(error, "java_exception", error)).strip().partition("\n")[0]
-            raise StrandlineError(f"Spark at {self.master} does not start: {problem}{self._said()}") from None
+        self.context = launch(self._conf, Path(self._directory.name, "spark.log"))
         if not is_local(self.master):
             self.context.addPyFile(str(self._own_code()))
 
@@ -131,14 +116,6 @@ class Places:
             out.writepy(str(root))
             out.write(root / "spark" / SUPERVISOR, f"strandline/spark/{SUPERVISOR}")
         return archive
-
-    def _said(self) -> str:
-        """The last words of the JVM."""
-        try:
-            lines = self._log.read_text(errors="replace").strip().splitlines()
-        except OSError:
-            return ""
-        return f" ({lines[-1][:300]})" if lines else ""
 
 
 def check_workers(wanted: int | None, *, slots: int, partitions: int, master: str) -> int:

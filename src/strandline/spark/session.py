@@ -5,11 +5,18 @@ And our data sources in any session.
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from strandline.errors import StrandlineError
 from strandline.stack.java import find_java
 
 LOOPBACK_ONLY = {
@@ -25,22 +32,54 @@ def session(app_name: str, *, master: str = "local[*]", options: Mapping[str, st
     With a local master it listens on loopback and has no web page, unless `options` say otherwise.
     """
     prepare_environment()
-    defaults = {"spark.sql.session.timeZone": "UTC", **(LOOPBACK_ONLY if is_local(master) else {})}
     builder = SparkSession.builder.appName(app_name).master(master)
-    for key, value in {**defaults, **(options or {})}.items():
+    for key, value in {**_defaults(master), **(options or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
 
 @contextmanager
 def opened(app_name: str, *, master: str, options: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A session that knows our data sources, for as long as it is needed."""
-    spark = session(app_name, master=master, options=options)
+    """A session for one command: it knows our data sources, and leaves the terminal to the command."""
+    conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app_name)
+    for key, value in {**_defaults(master), **options}.items():
+        conf.set(key, value)
+    with tempfile.TemporaryDirectory(prefix="strandline-spark-", ignore_cleanup_errors=True) as directory:
+        context = launch(conf, Path(directory, "spark.log"))
+        try:
+            spark = SparkSession(context)
+            register(spark)
+            yield spark
+        finally:
+            context.stop()
+
+
+def launch(conf: SparkConf, log: Path) -> SparkContext:
+    """Start Spark, with what the JVM says in a file."""
+    prepare_environment()
     try:
-        register(spark)
-        yield spark
-    finally:
-        spark.stop()
+        with log.open("wb") as out:
+            # In a session of its own: a Ctrl-C at the terminal is for us, who end its work first.
+            how = {"stdout": out, "stderr": out, "start_new_session": True}
+            gateway = launch_gateway(conf, how)  # type: ignore[no-untyped-call]
+        return SparkContext(conf=conf, gateway=gateway)
+    except (PySparkException, Py4JError, OSError) as error:
+        # What py4j raises quotes the JVM at length.
+        problem = str(getattr(error, "java_exception", error)).strip().partition("\n")[0]
+        master = conf.get("spark.master")
+        raise StrandlineError(f"Spark at {master} does not start: {problem}{_last_words(log)}") from None
+
+
+def _last_words(log: Path) -> str:
+    try:
+        lines = log.read_text(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return f" ({lines[-1][:300]})" if lines else ""
+
+
+def _defaults(master: str) -> dict[str, str]:
+    return {"spark.sql.session.timeZone": "UTC", **(LOOPBACK_ONLY if is_local(master) else {})}
 
 
 def prepare_environment() -> None:
