@@ -162,9 +162,10 @@ def test_small_partitions_share_a_task_and_empty_ones_have_none() -> None:
 STREAM = """
 import sys
 from strandline.spark import http_traffic, session
+from tests.spark.jvm import QUICK
 
 address, topic, expiry, out, checkpoint = sys.argv[1:]
-options = {"spark.ui.showConsoleProgress": "false", "spark.sql.shuffle.partitions": "2"}
+options = {**QUICK, "spark.sql.shuffle.partitions": "2"}
 spark = session("traffic", master="local[2]", options=options)
 kafka = {"bootstrap.servers": address}
 rows = http_traffic(spark, kafka=kafka, topic=topic, expireAfter=expiry, streaming=True, maxRowsPerEpoch=150)

@@ -25,7 +25,7 @@ from strandline.capture.config import (
 from strandline.capture.metrics import Metrics
 from strandline.capture.proxy import Proxy
 from strandline.cli.settings import kafka_settings
-from strandline.cli.signals import on_stop_request
+from strandline.cli.signals import on_stop_request, once
 from strandline.errors import OptionError
 from strandline.observe import Observed
 
@@ -128,18 +128,7 @@ def _tls(certificate: str | None, key: str | None) -> FrontTls | None:
 
 async def _run(settings: Settings, to: str, pages: tuple[str, int] | None) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    is_asked = False
-
-    def ask_to_stop() -> None:
-        nonlocal is_asked
-        if is_asked:
-            # What is still open may never end.
-            os.write(2, b"strandline: interrupted\n")
-            os._exit(1)
-        is_asked = True
-        loop.call_soon_threadsafe(stop.set)
-
-    with on_stop_request(ask_to_stop):
+    with on_stop_request(once(lambda: loop.call_soon_threadsafe(stop.set))):
         proxy = Proxy(settings)
         registry = CollectorRegistry()
         registry.register(Metrics(proxy.counts, proxy.publisher))

@@ -1,7 +1,6 @@
 """`strandline replay --workers N --master URL`: a fleet led from here, its progress and its summary."""
 
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from strandline.cli.line import ProgressLine
 from strandline.cli.replay import observed
+from strandline.cli.signals import once
 from strandline.clock import SystemClock
 from strandline.errors import OptionError
 from strandline.observe import Observed
@@ -64,14 +64,9 @@ def _settings(pairs: Sequence[str]) -> dict[str, str]:
 
 async def _run(fleet: Fleet, observe: str | None) -> None:
     loop = asyncio.get_running_loop()
-    asked = 0
 
+    @once
     def stop() -> None:
-        nonlocal asked
-        asked += 1
-        if asked > 1:
-            os.write(2, b"strandline: interrupted\n")
-            os._exit(1)
         line.clear()
         within = fleet.ends_within.total_seconds()
         print(f"strandline: ending in good order, within {within:g} s; once more ends at once", file=sys.stderr)

@@ -16,6 +16,7 @@ from cyclopts import App, Parameter
 
 from strandline.cli.line import ProgressLine
 from strandline.cli.settings import kafka_settings
+from strandline.cli.signals import once
 from strandline.cli.status import status
 from strandline.clock import SystemClock
 from strandline.config import load
@@ -230,16 +231,7 @@ async def _run(plan: Plan, observe: str | None) -> None:
     run = Replay(plan)
     watch = Watch(run)
     loop = asyncio.get_running_loop()
-    asked = 0
-
-    def stop() -> None:
-        nonlocal asked
-        asked += 1
-        if asked > 1:
-            os.write(2, b"strandline: interrupted\n")
-            os._exit(1)
-        run.stop()
-
+    stop = once(run.stop)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stop)
     with _pages(watch, observe):
