@@ -5,6 +5,7 @@ seed is printed.
 """
 
 import random
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,7 +125,7 @@ def test_all_that_is_planted_is_found_and_nothing_is_invented(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")
+    sys.stdout.write(f"seed {seed}\n")
     service = Service(random.Random(seed))
     first = [service.exchange(number)[0] for number in range(1_500)]
     topic = f"results-{seed}"
