@@ -61,6 +61,7 @@ bench-capture: venv ## what the capture adds to a request, against the service w
 	@$(BIN)/python -m bench.capture
 
 soak: venv ## trials too long for the suite
+	@$(BIN)/pytest -n 2 --dist loadfile -m soak
 	@$(BIN)/python -m bench.soak
 	@$(BIN)/python -m bench.soak_replay
 

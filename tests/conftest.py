@@ -1,5 +1,6 @@
 """What every test may ask for: real servers, started once a run."""
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,15 @@ pytest_plugins = ["strandline.stack.testing"]
 # Shared machines stall for longer than Hypothesis allows an example to take; no test here times anything.
 settings.register_profile("strandline", deadline=None)
 settings.load_profile("strandline")
+
+# For the JVM of every Spark that a test starts: it lives a minute, and half of its CPU would go to compiling what is
+# not run again.
+os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, so that both processes of a run end together."""
+    items.sort(key=lambda item: item.path.parent.name not in {"spark", "demo"})
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
-"""How a JVM that lives a minute is to run: half of its CPU would go to compiling what is not run again."""
+"""How a session of a test is to run. Its driver's JVM is told in `tests/conftest.py`."""
 
-OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 QUICK = {
-    "spark.driver.extraJavaOptions": OPTIONS,
-    "spark.executor.extraJavaOptions": OPTIONS,
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.ui.showConsoleProgress": "false",
 }

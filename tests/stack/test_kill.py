@@ -12,9 +12,9 @@ from tests.support import Up, owned_processes, read_records, run_strandline, wai
 
 STAGES = [
     "kinesis: starting",
-    "postgres: initialising",
-    "kafka: formatting",
-    "postgres: starting",
+    pytest.param("postgres: initialising", marks=pytest.mark.soak),
+    pytest.param("kafka: formatting", marks=pytest.mark.soak),
+    pytest.param("postgres: starting", marks=pytest.mark.soak),
     "kafka: starting",
     "ready",
 ]
@@ -51,6 +51,7 @@ def test_killed_when_ready_the_next_one_serves_the_old_records(open_dir: Path) -
     assert not owned_processes(up.pid)
 
 
+@pytest.mark.soak
 def test_killed_while_it_fetches_kafka_the_next_one_fetches_it_whole(
     tmp_path: Path, local_repository: dict[str, str]
 ) -> None:
