@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help venv browser demo test check format proto bench bench-capture bench-core bench-fleet bench-ordered bench-replay bench-report bench-spark-ordered bench-stack soak clean
+.PHONY: help venv browser demo test check format proto bench bench-capture bench-core bench-fleet bench-ordered bench-replay bench-spark-ordered bench-stack soak clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -39,17 +39,16 @@ bench: bench-capture bench-core bench-fleet bench-ordered bench-replay bench-spa
 bench-core: venv ## the frontier: speed and size
 	@$(BIN)/python -m bench.core
 
-bench-fleet: venv ## captured traffic replayed by a fleet on Spark, with one worker and with two
+bench-fleet: venv ## traffic replayed by a fleet on Spark, traffic as a table, and the report on 1,000,000 exchanges
 	@$(BIN)/python -m bench.fleet
+	@$(BIN)/python -m bench.traffic
+	@$(BIN)/python -m bench.report
 
 bench-ordered: venv ## a log read in the order of its time, beside confluent-kafka and kafkars
 	@$(BIN)/python -m bench.ordered
 
 bench-replay: venv ## captured traffic replayed: how late, how fast, beside wrk where it is installed
 	@$(BIN)/python -m bench.replay
-
-bench-report: venv ## the report on 1,000,000 exchanges: seconds and memory
-	@$(BIN)/python -m bench.report
 
 bench-spark-ordered: venv ## the same on Spark, beside a source without Kafka
 	@$(BIN)/python -m bench.spark_ordered
