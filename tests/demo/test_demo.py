@@ -35,6 +35,7 @@ def test_the_three_changes_are_found_and_nothing_else(tmp_path: Path) -> None:
     assert summary.fidelity.order_violations == 0
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(6 * TIMEOUT)
 def test_without_the_changes_nothing_is_found(tmp_path: Path) -> None:
     summary = shown(tmp_path / "report", "--no-changes", "--seconds", "8", "--seed", "2")

@@ -233,6 +233,7 @@ def test_ctrl_c_at_the_terminal_drains_and_commits_and_nothing_that_is_committed
     asyncio.run(main())
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(10 * TIMEOUT)
 def test_members_whose_driver_is_killed_drain_commit_and_end(
     kafka: KafkaCluster, cluster: Cluster, topic: str, tmp_path: Path

@@ -342,6 +342,7 @@ spark.stop()
 """
 
 
+@pytest.mark.soak
 def test_a_cluster_of_two_executors_reads_the_same(kafka: KafkaCluster, mixed: str) -> None:
     # Executors are started by Spark's own scripts, which look here for them.
     env = {**os.environ, "SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_LOCAL_IP": "127.0.0.1"}

@@ -176,17 +176,16 @@ spark.stop()
 
 
 @pytest.mark.timeout(25 * TIMEOUT)
-@pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.soak)])
+@pytest.mark.soak
 def test_a_stream_that_is_killed_anywhere_and_started_again_is_the_batch(
-    spark: SparkSession, kafka: KafkaCluster, mixed: str, tmp_path: Path, kills: int
+    spark: SparkSession, kafka: KafkaCluster, mixed: str, tmp_path: Path
 ) -> None:
     # What is unfinished at the end a batch tells and a stream keeps: behind this all connections are gone.
     for number in range(PARTITIONS):
         write(kafka.address, mixed, captures.ending([f"end-{number}"]), partition=number)
     out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
     command = [sys.executable, "-c", STREAM, kafka.address, mixed, EXPIRY, str(out), str(checkpoint)]
-    anywhere = [("offsets", 1), ("commits", random.randrange(1, 4))]
-    for log, count in anywhere if kills > 1 else [random.choice(anywhere)]:
+    for log, count in (("offsets", 1), ("commits", random.randrange(1, 4))):
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
