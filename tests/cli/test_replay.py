@@ -19,7 +19,7 @@ from cyclopts import CycloptsError
 from prometheus_client import CollectorRegistry
 
 from strandline.cli.commands import app
-from strandline.cli.replay import OBSERVE_PORT, _pages
+from strandline.cli.replay import OBSERVE_PORT, observed
 from strandline.errors import StrandlineError, UsageError
 from strandline.observe import Observed
 from strandline.replay.replay import Plan, Replay
@@ -123,14 +123,14 @@ def test_help_tells_of_the_plan_and_the_status(capsys: pytest.CaptureFixture[str
 def test_a_port_that_is_asked_for_and_taken_is_an_error(stranger: int) -> None:
     watch = Watch(replay_of_nothing())
     with pytest.raises(StrandlineError, match=f"--observe: cannot listen on 127.0.0.1:{stranger}: Address already"):
-        _pages(watch, f"127.0.0.1:{stranger}")
+        observed(watch.pages, f"127.0.0.1:{stranger}")
 
 
 def test_where_the_usual_port_is_taken_another_is_and_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     with ExitStack() as held:
         with suppress(OSError):  # where somebody else has it, all the better
             held.enter_context(socket.create_server(("127.0.0.1", OBSERVE_PORT)))
-        pages = held.enter_context(_pages(Watch(replay_of_nothing()), None))
+        pages = held.enter_context(observed(Watch(replay_of_nothing()).pages, None))
         told = capsys.readouterr().err
         assert told == f"strandline: port {OBSERVE_PORT} is taken; status and metrics are at {pages.address}\n"
 

@@ -11,12 +11,12 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from strandline.cli.line import ProgressLine
-from strandline.cli.replay import observed
+from strandline.cli.replay import late_by, observed, results_told
 from strandline.cli.signals import once
 from strandline.clock import SystemClock
 from strandline.errors import OptionError
 from strandline.observe import Observed
-from strandline.replay.messages import Figures, Reference, Report
+from strandline.replay.messages import Reference, Report
 from strandline.replay.recipe import Recipe
 from strandline.replay.roster import Roster, lateness, mismatches
 from strandline.replay.status import NOT_BEGUN, Status
@@ -106,7 +106,7 @@ def progress(roster: Roster) -> str:
         parts.append(f"at {status.source_time:%Y-%m-%dT%H:%M:%SZ}")
     lags = [partition.lag for partition in status.partitions if partition.lag is not None]
     parts.append(f"{sum(lags):,} records behind")
-    parts.append(_late(figures))
+    parts.append(late_by(lateness(figures)))
     parts.append(f"{mismatches(figures):,} mismatches")
     ages = [partition.oldest.age_s for partition in status.partitions if partition.oldest is not None]
     if ages:
@@ -119,11 +119,10 @@ def progress(roster: Roster) -> str:
 def summary(roster: Roster) -> list[str]:
     """What became of it all, and the clocks."""
     figures = roster.figures
-    told = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(figures.verdicts.items()))
     parts = [
         f"{figures.sent:,} requests sent by {_members(roster.workers)}",
-        _late(figures),
-        f"results: {told or 'none'}",
+        late_by(lateness(figures)),
+        results_told(figures.verdicts),
     ]
     others = {
         "failed": figures.failed,
@@ -152,8 +151,3 @@ def clocks(members: Sequence[Report]) -> list[str]:
 
 def _members(count: int) -> str:
     return "1 member" if count == 1 else f"{count} members"
-
-
-def _late(figures: Figures) -> str:
-    late = lateness(figures)
-    return f"late by {late.quantile(0.5) / 1e6:.1f} ms, p99 {late.quantile(0.99) / 1e6:.1f} ms"

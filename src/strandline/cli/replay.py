@@ -20,6 +20,7 @@ from strandline.cli.signals import once
 from strandline.cli.status import status
 from strandline.clock import SystemClock
 from strandline.config import load
+from strandline.core.histogram import Histogram
 from strandline.core.pacing import Pace
 from strandline.errors import OptionError, StrandlineError
 from strandline.kafka.starts import AtTime, Committed, Earliest, Latest
@@ -234,7 +235,7 @@ async def _run(plan: Plan, observe: str | None) -> None:
     stop = once(run.stop)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stop)
-    with _pages(watch, observe):
+    with observed(watch.pages, observe):
         showing = asyncio.ensure_future(_show(run, watch))
         try:
             await run.run()
@@ -243,10 +244,6 @@ async def _run(plan: Plan, observe: str | None) -> None:
             with suppress(asyncio.CancelledError):
                 await showing
     print(summary(run), file=sys.stderr)
-
-
-def _pages(watch: Watch, observe: str | None) -> Observed:
-    return observed(watch.pages, observe)
 
 
 def observed(pages_at: Callable[[str, int], Observed], observe: str | None) -> Observed:
@@ -289,8 +286,7 @@ def progress(run: Replay) -> str:
     parts = [f"{counters.sent:,} sent", f"{run.engine.in_flight:,} on their way"]
     if reached is not None:
         parts.append(f"at {reached:%Y-%m-%dT%H:%M:%SZ}")
-    late = counters.lateness
-    parts.append(f"late by {late.quantile(0.5) / 1e6:.1f} ms, p99 {late.quantile(0.99) / 1e6:.1f} ms")
+    parts.append(late_by(counters.lateness))
     against = run.engine.leave.against
     return "   ".join([*parts, *(reason.value for reason in against)])
 
@@ -298,12 +294,10 @@ def progress(run: Replay) -> str:
 def summary(run: Replay) -> str:
     """What became of it all."""
     counters, verdicts = run.engine.counters, run.output.verdicts
-    late = counters.lateness
-    told = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(verdicts.items())) or "none"
     parts = [
         f"{counters.sent:,} of {counters.requests:,} requests sent",
-        f"late by {late.quantile(0.5) / 1e6:.1f} ms, p99 {late.quantile(0.99) / 1e6:.1f} ms",
-        f"results: {told}",
+        late_by(counters.lateness),
+        results_told(verdicts),
     ]
     others = {
         "failed": counters.failed,
@@ -316,6 +310,17 @@ def summary(run: Replay) -> str:
         group = run.plan.kafka["group.id"]
         parts.append(f"nothing is left for the group '{group}' in '{run.plan.topic}'; --from earliest begins anew")
     return "; ".join(parts)
+
+
+def late_by(late: Histogram) -> str:
+    """How late requests were sent."""
+    return f"late by {late.quantile(0.5) / 1e6:.1f} ms, p99 {late.quantile(0.99) / 1e6:.1f} ms"
+
+
+def results_told(verdicts: Mapping[str, int]) -> str:
+    """How many results there are of each verdict."""
+    told = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(verdicts.items()))
+    return f"results: {told or 'none'}"
 
 
 def parse_reference(text: str) -> Reference:

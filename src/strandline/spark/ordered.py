@@ -5,7 +5,7 @@ the topics, and slices follow each other. So the DataFrame is in order as it is,
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -94,12 +94,7 @@ class OrderedReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Cut the range; called once a query, where Spark plans it."""
-        settle()
-        loop = LoopThread("planner")
-        try:
-            return loop.do(self._plan())
-        finally:
-            loop.close()
+        return planned(self._plan())
 
     async def _plan(self) -> list[InputPartition]:
         options = self._options
@@ -214,6 +209,16 @@ class _Planner:
 
     async def _close(self) -> None:
         self._cluster.close()
+
+
+def planned(plan: Coroutine[Any, Any, list[InputPartition]]) -> list[InputPartition]:
+    """What a batch is cut into, by a loop that is there for nothing else."""
+    settle()
+    loop = LoopThread("planner")
+    try:
+        return loop.do(plan)
+    finally:
+        loop.close()
 
 
 async def range_parts(cluster: Cluster, options: RangeOptions, now: datetime, ceiling: int) -> dict[Partition, Part]:

@@ -11,11 +11,9 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from pyspark import SparkConf
-
 from strandline.errors import OptionError, StrandlineError
 from strandline.spark.member import SUPERVISOR
-from strandline.spark.session import LOOPBACK_ONLY, is_local, launch
+from strandline.spark.session import configured, is_local, launch
 
 MOST_FAILURES = 100
 """So often each task is started anew before Spark gives the run up."""
@@ -56,10 +54,7 @@ class Places:
         slots = local_slots(master)
         # Only a master that is written so starts a task anew in local mode.
         self.master = master if slots is None else f"local[{slots},{MOST_FAILURES}]"
-        self._conf = SparkConf(loadDefaults=False).setMaster(self.master).setAppName(name)
-        own = LOOPBACK_ONLY if is_local(master) else {}
-        for key, value in {**own, "spark.ui.enabled": "false", **options, **FOR_LONG_TASKS}.items():
-            self._conf.set(key, value)
+        self._conf = configured(name, self.master, {"spark.ui.enabled": "false", **options, **FOR_LONG_TASKS})
         self._directory = tempfile.TemporaryDirectory(prefix="strandline-fleet-", ignore_cleanup_errors=True)
 
     def open(self) -> None:

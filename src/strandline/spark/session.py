@@ -41,9 +41,7 @@ def session(app_name: str, *, master: str = "local[*]", options: Mapping[str, st
 @contextmanager
 def opened(app_name: str, *, master: str, options: Mapping[str, str]) -> Iterator[SparkSession]:
     """A session for one command: it knows our data sources, and leaves the terminal to the command."""
-    conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app_name)
-    for key, value in {**_defaults(master), **options}.items():
-        conf.set(key, value)
+    conf = configured(app_name, master, options)
     with tempfile.TemporaryDirectory(prefix="strandline-spark-", ignore_cleanup_errors=True) as directory:
         context = launch(conf, Path(directory, "spark.log"))
         try:
@@ -52,6 +50,14 @@ def opened(app_name: str, *, master: str, options: Mapping[str, str]) -> Iterato
             yield spark
         finally:
             context.stop()
+
+
+def configured(app_name: str, master: str, options: Mapping[str, str]) -> SparkConf:
+    """The settings of an application of ours."""
+    conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app_name)
+    for key, value in {**_defaults(master), **options}.items():
+        conf.set(key, value)
+    return conf
 
 
 def launch(conf: SparkConf, log: Path) -> SparkContext:

@@ -16,9 +16,8 @@ from pyspark.sql.types import StructType
 from strandline.kafka.cluster import Cluster
 from strandline.kafka.partition import Partition
 from strandline.kafka.starts import milliseconds
-from strandline.ordered.loop import LoopThread
 from strandline.ordered.merge import Part
-from strandline.spark.ordered import range_parts
+from strandline.spark.ordered import planned, range_parts
 from strandline.spark.slice import merged
 from strandline.spark.traffic_options import TrafficOptions
 from strandline.spark.worker import settle
@@ -61,12 +60,7 @@ class TrafficReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Share the partitions out; called once a query, where Spark plans it."""
-        settle()
-        loop = LoopThread("planner")
-        try:
-            return loop.do(self._plan())
-        finally:
-            loop.close()
+        return planned(self._plan())
 
     async def _plan(self) -> list[InputPartition]:
         now = datetime.now(UTC)
