@@ -24,6 +24,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.parent.name not in {"spark", "demo"})
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes do not name a test: packed ones hold the second they were made in, and both processes must agree."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.fixture
 def open_dir() -> Iterator[Path]:
     """A directory that other users may enter: as root, Postgres runs as one of them, and pytest's own are closed."""
