@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import yaml
@@ -17,6 +17,7 @@ PLACE = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$(?P<path>.*)`)?$",
 STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.+)`")
 MISSING_FIELD = re.compile(r"Object missing required field `(.+)`")
+UNKNOWN_WORD = re.compile(r"Invalid enum value '(.+)'")
 MERGE = "tag:yaml.org,2002:merge"
 # What a plain word of YAML can be taken for, and yet not be.
 KINDS = {
@@ -165,6 +166,9 @@ class _Fault:
             return f"key '{'.'.join(self.path)}' is unknown; {did_you_mean(unknown[1], _keys(self.type_))}"
         if missing := MISSING_FIELD.search(self.problem):
             return f"key '{'.'.join([*self.path, missing[1]])}' is missing"
+        if word := UNKNOWN_WORD.search(self.problem):
+            choices = [*_words(self.type_), *_keys(self.type_)]
+            return _at(self.path, f"'{word[1]}' is unknown; {did_you_mean(word[1], choices)}")
         return _at(self.path, f"{self.problem[:1].lower()}{self.problem[1:]}")
 
 
@@ -198,6 +202,12 @@ def _structs(type_: Any) -> list[type[msgspec.Struct]]:
     """The configuration types among a type's alternatives."""
     choices = [type_, *getattr(type_, "__args__", ())]
     return [choice for choice in choices if isinstance(choice, type) and issubclass(choice, msgspec.Struct)]
+
+
+def _words(type_: Any) -> list[str]:
+    """The plain words that may stand for a value."""
+    literals = [choice for choice in (type_, *get_args(type_)) if get_origin(choice) is Literal]
+    return [word for literal in literals for word in get_args(literal)]
 
 
 def _keys(type_: Any) -> list[str]:

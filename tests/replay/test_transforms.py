@@ -272,7 +272,7 @@ def test_a_function_that_changes_the_framing_changes_the_body_with_it(tmp_path: 
             "expected one of basic, header, sigv4",
         ),
         ("max_body: 0", 1, "'max_body': expected `int` >= 1"),
-        ("auth: nonsense", 1, "nvalid enum value 'nonsense'"),
+        ("auth: nonsense", 1, "'auth': 'nonsense' is unknown; valid are basic, header, pass, remove, sigv4"),
     ],
 )
 def test_a_wrong_configuration_is_refused_at_the_start_with_its_place(
