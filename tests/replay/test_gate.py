@@ -4,12 +4,13 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.clock import ManualClock
 from strandline.kafka.partition import Partition
-from strandline.replay.gate import REOPEN_BELOW, SHUT_ABOVE, Gate
+from strandline.replay.gate import AT_FULL_SPEED, REOPEN_BELOW, SHUT_ABOVE, Gate
 from strandline.units import Nanos
 
 LOOKAHEAD = Nanos(100)
@@ -30,10 +31,12 @@ class Around:
     is_waiting_for_source: bool = False
     is_behind: bool = False
     reached: int = 0
+    memory: int = MEMORY
+    is_free: bool = False
 
     def __post_init__(self) -> None:
-        self.spools = SimpleNamespace(max_bytes=MEMORY)
-        self.timeline = SimpleNamespace(reached=lambda: self.reached)
+        self.spools = SimpleNamespace(max_bytes=self.memory)
+        self.timeline = SimpleNamespace(reached=lambda: self.reached, is_free=self.is_free)
 
     def pause(self, partitions: list[Partition]) -> None:
         assert not self.paused & set(partitions)
@@ -89,6 +92,13 @@ def test_a_partition_is_paused_while_it_is_too_far_ahead_or_memory_is_short_and_
             is_short = False
         ahead = {place for place in PLACES if times[place.number] > reached + LOOKAHEAD}
         assert around.paused == (set(PLACES) if is_short else ahead)
+
+
+@pytest.mark.parametrize("is_free", [True, False])
+def test_where_all_is_due_at_once_no_more_is_read_ahead_than_keeps_the_sender_busy(*, is_free: bool) -> None:
+    around = Around(memory=100 * AT_FULL_SPEED, is_free=is_free, waiting_bytes=AT_FULL_SPEED)
+    around.gate().tick()
+    assert bool(around.paused) == is_free
 
 
 def test_at_the_end_of_the_log_the_time_of_the_source_goes_on_with_the_clock_until_there_is_more() -> None:

@@ -21,6 +21,8 @@ from strandline.wire.transactions import Accumulator
 
 SHUT_ABOVE, REOPEN_BELOW = 0.5, 0.4
 """Of the bound on memory."""
+AT_FULL_SPEED = 32 << 20
+"""The bound where all is due at once: what is held beyond a second or two of work is sent no sooner for it."""
 SETTLE_AFTER = Nanos(200_000_000)
 """A complete request without a mark counts when nothing followed it for so long at the end of the log."""
 
@@ -46,6 +48,9 @@ class Gate:
         self._output = output
         self._accumulator = accumulator
         self._lookahead = lookahead
+        self._bound = engine.spools.max_bytes
+        if engine.timeline.is_free:
+            self._bound = min(self._bound, AT_FULL_SPEED)
         self._readings: dict[Partition, _Reading] = {}
         self._is_shut = False
         self.is_held = False
@@ -100,7 +105,7 @@ class Gate:
 
     def _look_at_memory(self) -> None:
         engine = self._engine
-        share = engine.waiting_bytes / engine.spools.max_bytes
+        share = engine.waiting_bytes / self._bound
         if engine.is_waiting_for_source:
             self._is_shut = False
         elif self._output.is_behind or share > SHUT_ABOVE:

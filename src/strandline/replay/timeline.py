@@ -43,6 +43,11 @@ class Timeline:
         self._stopped: Nanos | None = None
         self._stood = Nanos(0)
 
+    @property
+    def is_free(self) -> bool:
+        """Whether all is due as soon as it is known."""
+        return self._speed == AS_FAST_AS_POSSIBLE
+
     def begin(self, source: Nanos) -> None:
         """This source time is now, unless there is a reference already."""
         if self._pace is None:
