@@ -105,7 +105,8 @@ def results(count: int) -> Iterator[bytes]:
 
 def fill(address: str, count: int) -> None:
     """Write the results to their topic."""
-    AdminClient({"bootstrap.servers": address}).create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(60)
+    admin = AdminClient({"bootstrap.servers": address})  # cancels what it was asked for when it is collected
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(60)
     producer = Producer({"bootstrap.servers": address, "linger.ms": 20, "compression.type": "lz4"})
     for number, record in enumerate(results(count)):
         while True:
