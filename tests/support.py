@@ -2,13 +2,16 @@
 
 import hashlib
 import json
+import multiprocessing
 import os
 import queue
+import runpy
 import select
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +25,8 @@ from strandline.stack.jars import kafka_version, pinned
 from strandline.stack.processes import OWNER_VARIABLE
 
 TIMEOUT = 60.0
+WARM = multiprocessing.get_context("forkserver")
+WARM.set_forkserver_preload(["strandline.cli.commands", "strandline.cli.tail"])
 
 
 def wait_for(condition: Callable[[], object], what: str, timeout: float = TIMEOUT) -> None:
@@ -131,6 +136,36 @@ def run_strandline(
     """A command of `strandline` that ends by itself."""
     command = [sys.executable, "-m", "strandline", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, **options)
+
+
+def run_warm(
+    *arguments: str | Path, timeout: float = TIMEOUT, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The same in a process that begins with its imports done: it is forked from one that has done nothing else."""
+    with tempfile.TemporaryDirectory() as made:
+        outputs = Path(made, "out"), Path(made, "err")
+        asked = ([*map(str, arguments)], dict(os.environ if env is None else env), *map(str, outputs))
+        process = WARM.Process(target=_run_command, args=asked)
+        process.start()
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise subprocess.TimeoutExpired(asked[0], timeout, *(file.read_bytes() for file in outputs))
+        out, err = (file.read_text() for file in outputs)
+        return subprocess.CompletedProcess(asked[0], process.exitcode, out, err)
+
+
+def _run_command(arguments: list[str], env: dict[str, str], out: str, err: str) -> None:
+    os.environ.clear()
+    os.environ.update(env)
+    for number, path in ((1, out), (2, err)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    sys.argv = ["strandline", *arguments]
+    # As the interpreter opens them, where they are no terminal.
+    sys.stdout = open(1, "w", closefd=False)  # noqa: PTH123, SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: PTH123, SIM115
+    runpy.run_module("strandline", run_name="__main__", alter_sys=True)
 
 
 def write_records(

@@ -27,7 +27,7 @@ from strandline.errors import UsageError
 from strandline.stack import KafkaCluster
 from strandline.wire.gather import SCHEMA
 from tests.ordered.support import create_topic, produce
-from tests.support import TIMEOUT, run_strandline, wait_for
+from tests.support import TIMEOUT, run_warm, wait_for
 
 DAY = 1_767_225_600_000
 TAIL = [sys.executable, "-m", "strandline", "tail"]
@@ -48,7 +48,7 @@ def tide(kafka: KafkaCluster) -> str:
 
 
 def tail(kafka: KafkaCluster, *arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    return run_strandline("tail", "--kafka", kafka.address, *arguments, **options)
+    return run_warm("tail", "--kafka", kafka.address, *arguments, **options)
 
 
 def keys(result: subprocess.CompletedProcess[str]) -> list[str]:
@@ -277,10 +277,10 @@ def test_a_damaged_batch_is_an_error_or_named_and_passed_over(kafka: KafkaCluste
 
 def test_the_address_may_come_from_the_environment_or_a_file(kafka: KafkaCluster, tide: str, tmp_path: Path) -> None:
     env = {**os.environ, "STRANDLINE_KAFKA": kafka.address}
-    assert keys(run_strandline("tail", tide, env=env)) == all_keys()
+    assert keys(run_warm("tail", tide, env=env)) == all_keys()
     file = tmp_path / "kafka.properties"
     file.write_text(f"bootstrap.servers={kafka.address}\n")
-    assert keys(run_strandline("tail", tide, "--kafka-config", file)) == all_keys()
+    assert keys(run_warm("tail", tide, "--kafka-config", file)) == all_keys()
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_wrong_use_is_refused_before_anything_is_read(arguments: list[str], line
 
 
 def test_wrong_use_is_one_line_and_exit_code_2() -> None:
-    result = run_strandline("tail", "t", "--set", "sasl.passwrod=hunter2")
+    result = run_warm("tail", "t", "--set", "sasl.passwrod=hunter2")
     line = "strandline: sasl.passwrod is not supported; did you mean 'sasl.password'?\n"
     assert (result.returncode, result.stdout, result.stderr) == (2, "", line)
 
@@ -332,7 +332,7 @@ def test_a_broker_that_is_not_there_is_one_line_before_long() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
-        result = run_strandline("tail", "t", "--kafka", address)
+        result = run_warm("tail", "t", "--kafka", address)
     assert result.returncode == 1
     assert result.stderr.startswith(f"strandline: Kafka at {address}: no broker answers")
     assert result.stderr.count("\n") == 1
