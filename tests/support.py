@@ -143,17 +143,17 @@ def run_warm(
 ) -> subprocess.CompletedProcess[str]:
     """The same in a process that begins with its imports done: it is forked from one that has done nothing else."""
     with tempfile.TemporaryDirectory() as made:
-        outputs = Path(made, "out"), Path(made, "err")
-        asked = ([*map(str, arguments)], dict(os.environ if env is None else env), *map(str, outputs))
-        process = WARM.Process(target=_run_command, args=asked)
+        command, outputs = [*map(str, arguments)], (Path(made, "out"), Path(made, "err"))
+        given = dict(os.environ if env is None else env)
+        process = WARM.Process(target=_run_command, args=(command, given, *map(str, outputs)))
         process.start()
         process.join(timeout)
         if process.exitcode is None:
             process.kill()
             process.join()
-            raise subprocess.TimeoutExpired(asked[0], timeout, *(file.read_bytes() for file in outputs))
+            raise subprocess.TimeoutExpired(command, timeout, *(file.read_bytes() for file in outputs))
         out, err = (file.read_text() for file in outputs)
-        return subprocess.CompletedProcess(asked[0], process.exitcode, out, err)
+        return subprocess.CompletedProcess(command, process.exitcode, out, err)
 
 
 def _run_command(arguments: list[str], env: dict[str, str], out: str, err: str) -> None:
@@ -163,8 +163,8 @@ def _run_command(arguments: list[str], env: dict[str, str], out: str, err: str) 
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     sys.argv = ["strandline", *arguments]
     # As the interpreter opens them, where they are no terminal.
-    sys.stdout = open(1, "w", closefd=False)  # noqa: PTH123, SIM115
-    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: PTH123, SIM115
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     runpy.run_module("strandline", run_name="__main__", alter_sys=True)
 
 
