@@ -66,7 +66,9 @@ class Stack:
             raise OptionError("kafka_secure is of no use without the server kafka")
         check_type("kinesis_keep_bytes", kinesis_keep_bytes, int)
         if kinesis_keep_bytes < 0:
-            raise OptionError(f"kinesis_keep_bytes is a number of bytes, or 0 to keep nothing, not {kinesis_keep_bytes}")
+            raise OptionError(
+                f"kinesis_keep_bytes is a number of bytes, or 0 to keep nothing, not {kinesis_keep_bytes}"
+            )
         if "kinesis" not in only and kinesis_keep_bytes != KEEP_BYTES:
             raise OptionError("kinesis_keep_bytes is of no use without the server kinesis")
         self.kafka: list[KafkaCluster] = []

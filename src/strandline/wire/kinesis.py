@@ -80,9 +80,7 @@ class CreateStream(Struct, rename="pascal", kw_only=True):
     stream_name: Name
     shard_count: Annotated[int, Meta(ge=1)] | None = None
     stream_mode_details: Mode | None = None
-    max_record_size_in_ki_b: Annotated[int, Meta(ge=1024, le=10_240)] = field(
-        name="MaxRecordSizeInKiB", default=MAX_RECORD_KIB
-    )
+    max_record_kib: Annotated[int, Meta(ge=1024, le=10_240)] = field(name="MaxRecordSizeInKiB", default=MAX_RECORD_KIB)
 
 
 class DeleteStream(_OfStream):

@@ -125,7 +125,7 @@ class Api:
             request.shard_count or ON_DEMAND_SHARDS,
             now,
             mode=mode,
-            max_record_kib=request.max_record_size_in_ki_b,
+            max_record_kib=request.max_record_kib,
         )
         chance, _ = self._chances.get(stream.name, (NO_FAULTS, None))
         stream.throttle(chance.throttle, now.monotonic)

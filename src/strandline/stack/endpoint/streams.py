@@ -84,11 +84,7 @@ class Shard:
     def number_of(self, sequence_number: str) -> int:
         """The number that a sequence number of this shard stands for."""
         digits = sequence_number[len(self.sequence) :]
-        if (
-            not sequence_number.startswith(self.sequence)
-            or len(digits) != NUMBER_DIGITS
-            or int(digits) >= self.next
-        ):
+        if not sequence_number.startswith(self.sequence) or len(digits) != NUMBER_DIGITS or int(digits) >= self.next:
             raise Refused(
                 "InvalidArgumentException",
                 f"StartingSequenceNumber {sequence_number} is not one of {self.shard_id}.",
