@@ -276,6 +276,11 @@ def test_a_fault_can_be_asked_for_other_actions(kinesis: Kinesis, sdk: Any, stre
         sdk.describe_stream_summary(StreamName=stream)
     assert code_of(error.value) == "AccessDeniedException"
     assert sdk.put_record(StreamName=stream, **entries(b"")[0])
+    kinesis.set_faults(stream, Refuse(code="KMSDisabledException"), actions=["GetRecords"])
+    cursor = sdk.get_shard_iterator(StreamName=stream, ShardId="shardId-000000000000", ShardIteratorType="TRIM_HORIZON")
+    with pytest.raises(ClientError) as error:
+        sdk.get_records(ShardIterator=cursor["ShardIterator"])
+    assert code_of(error.value) == "KMSDisabledException"
 
 
 def test_faults_end_when_they_were_committed_as_often_as_asked(kinesis: Kinesis, sdk: Any, stream: str) -> None:

@@ -184,12 +184,11 @@ def test_requests_sent_together_are_answered_in_order_however_they_are_cut(kines
 
 
 def test_a_client_that_does_not_read_is_not_answered_without_an_end(kinesis: Kinesis) -> None:
+    stream = "unread"
     sdk = client(kinesis.endpoint)
-    sdk.create_stream(StreamName="unread", ShardCount=1)
-    sdk.put_record(StreamName="unread", Data=b"x" * 1_000_000, PartitionKey="a")
-    cursor = sdk.get_shard_iterator(
-        StreamName="unread", ShardId="shardId-000000000000", ShardIteratorType="TRIM_HORIZON"
-    )
+    sdk.create_stream(StreamName=stream, ShardCount=1)
+    sdk.put_record(StreamName=stream, Data=b"x" * 1_000_000, PartitionKey="a")
+    cursor = sdk.get_shard_iterator(StreamName=stream, ShardId="shardId-000000000000", ShardIteratorType="TRIM_HORIZON")
     read = request("GetRecords", json.dumps({"ShardIterator": cursor["ShardIterator"]}).encode())
 
     def resident_kib() -> int:
@@ -202,7 +201,7 @@ def test_a_client_that_does_not_read_is_not_answered_without_an_end(kinesis: Kin
         assert resident_kib() - before < 100_000
         for _ in range(200):
             assert len(answer(connection)[1]) > 1_000_000
-    sdk.delete_stream(StreamName="unread")
+    sdk.delete_stream(StreamName=stream)
 
 
 def test_a_body_in_chunks_is_read(kinesis: Kinesis) -> None:

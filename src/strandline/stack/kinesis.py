@@ -108,7 +108,7 @@ class Kinesis:
         package = str(Path(strandline.__file__).parents[1])
         self._server = Child(
             name=self.name,
-            command=[sys.executable, "-m", SERVER, str(self._port), str(self.keep_bytes)],
+            command=[sys.executable, "-P", "-m", SERVER, str(self._port), str(self.keep_bytes)],
             log=self.directory / "kinesis.log",
             cwd=self.directory,
             env={**passed_on, **MEMORY, "PYTHONPATH": package},

@@ -205,7 +205,9 @@ class Api:
 
 
 def _stream_of(request: Any) -> str:
-    """The stream that a request names, if any."""
+    """The stream that a request is about, if any."""
+    if isinstance(request, kinesis.GetRecords):
+        return _untoken(request.shard_iterator, "ShardIterator", parts=3)[0]
     return getattr(request, "stream_name", None) or (getattr(request, "stream_arn", None) or "").rpartition("/")[2]
 
 

@@ -17,7 +17,7 @@ MAX_HELD: Final = 256 << 20
 """Of all requests that have not come whole."""
 MAX_AHEAD: Final = 1 << 20
 """What is read while an answer waits; beyond it the client waits too."""
-MAX_CONNECTIONS: Final = 4096
+MAX_CONNECTIONS: Final = 512
 REQUEST_TIMEOUT_S: Final = 60.0
 """From the first byte of a request to its last."""
 LINGER_S: Final = 5.0
@@ -63,8 +63,10 @@ class Connection(asyncio.Protocol):
         self._rest = b""
         self._transport: asyncio.Transport
         self._timer: asyncio.TimerHandle | None = None
-        self._waits = False
-        """For a reply that is to go out later, or for a client that does not read."""
+        self._has_reply = False
+        """One that goes out later, or never."""
+        self._is_unread = False
+        """The client does not read what it is sent."""
         self._is_over = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -81,17 +83,16 @@ class Connection(asyncio.Protocol):
         self._guests.connections.discard(self)
 
     def pause_writing(self) -> None:
-        self._waits = True
+        self._is_unread = True
 
     def resume_writing(self) -> None:
-        # A reply that waits for its time goes on waiting.
-        if self._timer is None:
-            self._go_on()
+        self._is_unread = False
+        self._go_on()
 
     def data_received(self, data: bytes) -> None:
         if self._is_over:
             return
-        if self._waits:
+        if self._has_reply or self._is_unread:
             self._rest += data
             if len(self._rest) > MAX_AHEAD:
                 self._transport.pause_reading()
@@ -101,8 +102,8 @@ class Connection(asyncio.Protocol):
     def _read(self, data: bytes) -> None:
         framer, at = self._framer, 0
         while at < len(data) and not self._is_over:
-            if self._waits:
-                self._rest = data[at:] + self._rest
+            if self._has_reply or self._is_unread:
+                self._rest = data[at:]
                 return
             try:
                 at = framer.feed(data, at)
@@ -148,16 +149,17 @@ class Connection(asyncio.Protocol):
             return
         match reply:
             case Silence():
-                self._waits = True
+                self._has_reply = True
                 self._later(reply.closes_after_s, self._transport.abort)
             case Reply(after_s=after_s) if after_s > 0:
-                self._waits = True
+                self._has_reply = True
                 self._later(after_s, lambda: self._send_late(reply, is_last=is_last))
             case _:
                 self._send(reply, is_last=is_last)
 
     def _send_late(self, reply: Reply, *, is_last: bool) -> None:
         self._timer = None
+        self._has_reply = False
         self._send(reply, is_last=is_last)
         self._go_on()
 
@@ -178,9 +180,8 @@ class Connection(asyncio.Protocol):
         self._transport.write(head.encode("latin-1") + reply.body)
 
     def _go_on(self) -> None:
-        """Look at what came meanwhile."""
-        self._waits = False
-        if self._is_over:
+        """Look at what came meanwhile, once nothing waits."""
+        if self._has_reply or self._is_unread or self._is_over:
             return
         rest, self._rest = self._rest, b""
         self._transport.resume_reading()
