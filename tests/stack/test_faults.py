@@ -5,12 +5,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.stack.endpoint.faults import SPARED, Chance, FailRecords, Fate, Fault, Orders, Refuse, Slow, TimeOut
+from strandline.stack.endpoint.faults import (
+    SPARED,
+    Chance,
+    FailRecords,
+    Fate,
+    Fault,
+    Orders,
+    Refuse,
+    Shuffle,
+    Slow,
+    TimeOut,
+)
 
 shares = st.floats(0, 1)
 times = st.none() | st.integers(0, 20)
 faults: st.SearchStrategy[Fault] = st.one_of(
     st.builds(FailRecords, share=shares, times=times),
+    st.builds(Shuffle, times=times),
     st.builds(Refuse, code=st.just("AccessDeniedException"), share=shares, times=times),
     st.builds(TimeOut, accepts=st.booleans(), share=shares, times=times),
     st.builds(Slow, seconds=st.floats(0, 5), share=shares, times=times),

@@ -13,7 +13,7 @@ import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
 from strandline.errors import StackError
-from strandline.stack import FailRecords, Fault, Kinesis, Refuse, Slow, Throttle, TimeOut
+from strandline.stack import FailRecords, Fault, Kinesis, Refuse, Shuffle, Slow, Throttle, TimeOut
 from tests.stack.sdk import client, code_of, entries
 from tests.support import wait_for
 
@@ -240,6 +240,17 @@ def test_a_share_of_the_records_fails_and_only_the_others_are_kept(
     assert kept == [n for n, hit in enumerate(first) if not hit]
     assert failed(seed=7) == first
     assert failed(seed=8) != first
+
+
+def test_the_records_of_a_request_can_be_taken_in_any_order(kinesis: Kinesis, sdk: Any, stream: str) -> None:
+    kinesis.set_faults(stream, Shuffle(), seed=1)
+    sent = [bytes([n]) for n in range(100)]
+    answer = sdk.put_records(StreamName=stream, Records=entries(*sent))
+    kept = [record for shard in kinesis.records(stream).values() for record in shard]
+    assert [record.data for record in kept] != sent
+    assert {record.data: record.sequence_number for record in kept} == {
+        data: result["SequenceNumber"] for data, result in zip(sent, answer["Records"], strict=True)
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Real Kafka and Postgres servers and a Kinesis endpoint on free loopback ports, for development and tests."""
 
-from strandline.stack.endpoint.faults import FailRecords, Fault, Refuse, Slow, Throttle, TimeOut
+from strandline.stack.endpoint.faults import FailRecords, Fault, Refuse, Shuffle, Slow, Throttle, TimeOut
 from strandline.stack.kafka import KafkaCluster
 from strandline.stack.kinesis import AcceptedRecord, Kinesis
 from strandline.stack.postgres import Postgres
@@ -15,6 +15,7 @@ __all__ = [
     "Kinesis",
     "Postgres",
     "Refuse",
+    "Shuffle",
     "Slow",
     "Stack",
     "Throttle",

@@ -102,9 +102,16 @@ class Api:
         counts.unanswered_requests += fate.time_out is not None
         if fate.refuse is not None or (fate.time_out is not None and not fate.time_out.accepts):
             return Answer(fate=fate)
-        fails = partial(self._chances[name][0].fails, fate.failing) if fate.failing else None
+        chance, _ = self._chances.get(name, (NO_FAULTS, None))
         try:
-            failed, results = self.streams.put(self.streams[name], entries, now, fails=fails, is_single=is_single)
+            failed, results = self.streams.put(
+                self.streams[name],
+                entries,
+                now,
+                fails=partial(chance.fails, fate.failing) if fate.failing else None,
+                shuffle=chance.shuffle if fate.shuffles else None,
+                is_single=is_single,
+            )
         except Refused:
             counts.refused_requests += 1
             raise

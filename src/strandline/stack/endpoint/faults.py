@@ -34,6 +34,12 @@ class FailRecords(_Fault, frozen=True, kw_only=True, tag="fail_records"):
     times: Times | None = None
 
 
+class Shuffle(_Fault, frozen=True, kw_only=True, tag="shuffle"):
+    """The records of a request are taken in any order: Kinesis promises none inside a request."""
+
+    times: Times | None = None
+
+
 class Refuse(_Fault, frozen=True, kw_only=True, tag="refuse"):
     """A share of the requests is answered with an error, and nothing of them taken. Without a code: a bare status."""
 
@@ -65,7 +71,7 @@ class Slow(_Fault, frozen=True, kw_only=True, tag="slow"):
     times: Times | None = None
 
 
-Fault = Throttle | FailRecords | Refuse | TimeOut | Slow
+Fault = Throttle | FailRecords | Shuffle | Refuse | TimeOut | Slow
 
 
 class Orders(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,6 +91,7 @@ class Fate:
     time_out: TimeOut | None = None
     delay_s: float = 0.0
     failing: tuple[FailRecords, ...] = ()
+    shuffles: bool = False
 
 
 SPARED: Final = Fate()
@@ -107,28 +114,36 @@ class Chance:
         time_out: TimeOut | None = None
         delay = 0.0
         failing: list[FailRecords] = []
+        shuffles = False
         for index, fault in enumerate(self._faults):
             if not self._strikes(index, fault):
                 continue
             match fault:
                 case FailRecords():
                     failing.append(fault)
+                case Shuffle():
+                    shuffles = True
                 case Slow():
                     delay += fault.seconds
                 case Refuse() if time_out is None:
                     refuse = refuse or fault
                 case TimeOut() if refuse is None:
                     time_out = time_out or fault
-        return Fate(refuse, time_out, delay, tuple(failing))
+        return Fate(refuse, time_out, delay, tuple(failing), shuffles)
 
     def fails(self, failing: Sequence[FailRecords]) -> str | None:
         """The code with which the next record of a request fails, or None."""
         return next((fault.code for fault in failing if self._random.random() < fault.share), None)
 
-    def _strikes(self, index: int, fault: FailRecords | Refuse | TimeOut | Slow) -> bool:
+    def shuffle(self, records: list[int]) -> None:
+        """Bring the records of a request into another order."""
+        self._random.shuffle(records)
+
+    def _strikes(self, index: int, fault: FailRecords | Shuffle | Refuse | TimeOut | Slow) -> bool:
         left = self._left[index]
         # The share of failing records is drawn for each record, not for the request.
-        if left == 0 or not (isinstance(fault, FailRecords) or self._random.random() < fault.share):
+        is_spared = isinstance(fault, Refuse | TimeOut | Slow) and self._random.random() >= fault.share
+        if left == 0 or is_spared:
             return False
         if left is not None:
             self._left[index] = left - 1

@@ -197,6 +197,7 @@ class Streams:
         now: Moment,
         *,
         fails: Fails | None = None,
+        shuffle: Callable[[list[int]], None] | None = None,
         is_single: bool = False,
     ) -> tuple[int, list[bytes]]:
         """Accept records, each unless a fault hits it. How many failed, and what is answered for each, as JSON."""
@@ -212,6 +213,8 @@ class Streams:
             passed, results = _sift(stream, sizes, places, now.monotonic, fails)
         else:
             passed, results = range(len(entries)), [b""] * len(entries)
+        if shuffle is not None:
+            shuffle(passed := list(passed))
         for index in passed:
             shard = places[index]
             number = shard.next
