@@ -26,9 +26,9 @@ def even_ranges(shards: int) -> list[HashRange]:
     return [HashRange(width * number, end) for number, end in enumerate(ends)]
 
 
-def hash_of(partition_key: bytes) -> bytes:
-    """The hash key of a partition key in UTF-8."""
-    return md5(partition_key, usedforsecurity=False).digest()
+def hashes_of(partition_keys: Iterable[bytes]) -> list[bytes]:
+    """The hash keys of partition keys in UTF-8."""
+    return [md5(key, usedforsecurity=False).digest() for key in partition_keys]
 
 
 def hash_from(number: int) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from strandline.stack.endpoint.faults import SPARED, Chance, Fate, Orders
+from strandline.stack.endpoint.faults import SERVER_ERRORS, SPARED, Chance, Fate, Orders
 from strandline.stack.endpoint.streams import ACCOUNT, Counts, Moment, Shard, Stream, Streams
 from strandline.units import Nanos
 from strandline.wire import kinesis
@@ -104,7 +104,7 @@ class Api:
             return Answer(fate=fate)
         chance, _ = self._chances.get(name, (NO_FAULTS, None))
         try:
-            failed, results = self.streams.put(
+            failed, told = self.streams.put(
                 self.streams[name],
                 entries,
                 now,
@@ -116,12 +116,12 @@ class Api:
             counts.refused_requests += 1
             raise
         if not is_single:
-            return Answer(b'{"FailedRecordCount":%d,"Records":[%b]}' % (failed, b",".join(results)), fate)
+            return Answer(b'{"FailedRecordCount":%d,"Records":[%b]}' % (failed, told), fate)
         if failed:
-            told = msgspec.json.decode(results[0], type=dict[str, str])
-            code = told["ErrorCode"]
-            raise Refused(code, told["ErrorMessage"], 500 if code == "InternalFailure" else 400)
-        return Answer(results[0], fate)
+            error = msgspec.json.decode(told, type=dict[str, str])
+            code = error["ErrorCode"]
+            raise Refused(code, error["ErrorMessage"], SERVER_ERRORS.get(code, 400))
+        return Answer(told, fate)
 
     def _create_stream(self, request: kinesis.CreateStream, now: Moment) -> Body:
         mode = "PROVISIONED" if request.stream_mode_details is None else request.stream_mode_details.stream_mode

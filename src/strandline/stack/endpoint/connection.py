@@ -58,7 +58,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
         self._framer = RequestFramer()
-        self._pieces: list[bytes] = []
+        self._pieces: list[memoryview] = []
         self._held = 0
         self._rest = b""
         self._transport: asyncio.Transport
@@ -111,7 +111,8 @@ class Connection(asyncio.Protocol):
                 self._refuse(400, str(error))
                 return
             if at > framer.body_at:
-                piece = data[framer.body_at : at]
+                # Copied once only, when the body is put together.
+                piece = memoryview(data)[framer.body_at : at]
                 self._pieces.append(piece)
                 self._held += len(piece)
                 self._guests.held_bytes += len(piece)
