@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from strandline.stack import Kinesis
-from strandline.stack.endpoint.connection import MAX_BODY
+from strandline.stack.endpoint import connection as bounds
 from strandline.stack.endpoint.server import Endpoint
 from strandline.wire import cbor
 from tests.stack.sdk import client
@@ -75,7 +75,7 @@ def assert_serves(kinesis: Kinesis) -> None:
         (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", 400),
         (b"POST / HTTP/1.1\r\nno field\r\nContent-Length: 0\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nX: " + b"x" * (300 << 10), 400),
-        (b"POST / HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n" + b"x" * (MAX_BODY + 1), 413),
+        (b"POST / HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n" + b"x" * (bounds.MAX_BODY + 1), 413),
     ],
     ids=range(8),
 )
@@ -150,18 +150,56 @@ def test_half_a_request_keeps_nobody_waiting(kinesis: Kinesis) -> None:
         assert answer(early)[0] == 200
 
 
-def test_half_a_request_is_given_up_after_a_time() -> None:
+def told_by_a_fresh_one(
+    sent: bytes, *, before: bytes = b"", size: int = 1 << 20, request_timeout_s: float = 30
+) -> bytes:
+    """What an endpoint in this process tells until it closes, to a client that comes after another one.
+
+    The client sends pieces of a size, and the endpoint has time for each.
+    """
+
     async def told() -> bytes:
         listening = socket.create_server(("127.0.0.1", 0))
-        server = await Endpoint(0).serve(listening, request_timeout_s=0.05)
+        server = await Endpoint(0).serve(listening, request_timeout_s)
+        _, first = await asyncio.open_connection(*listening.getsockname())
+        first.write(before)
+        await first.drain()
         reader, writer = await asyncio.open_connection(*listening.getsockname())
-        writer.write(request("ListStreams", b"{}")[:-1])
-        answer = await asyncio.wait_for(reader.read(), 30)
-        writer.close()
-        server.close()
-        return answer
+        for at in range(0, len(sent), size):
+            writer.write(sent[at : at + size])
+            await asyncio.sleep(0)
+        try:
+            return await asyncio.wait_for(reader.read(), 30)
+        except ConnectionResetError:
+            return b""
+        finally:
+            first.close()
+            writer.close()
+            server.close()
 
-    assert asyncio.run(told()).startswith(b"HTTP/1.1 408 ")
+    return asyncio.run(told())
+
+
+def test_half_a_request_is_given_up_after_a_time() -> None:
+    half = request("ListStreams", b"{}")[:-1]
+    assert told_by_a_fresh_one(half, request_timeout_s=0.05).startswith(b"HTTP/1.1 408 ")
+
+
+def test_half_requests_of_all_together_take_no_more_than_may_be_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MAX_HELD", 10_000)
+    half = request("PutRecords", b"x" * 10_000)[:-1000]
+    assert told_by_a_fresh_one(half, before=half).startswith(b"HTTP/1.1 503 ")
+
+
+def test_a_body_that_comes_in_more_pieces_than_are_kept_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MAX_PIECES", 2)
+    sent = request("DescribeStream", b'{"StreamName": "pieces"}', extra="Connection: close\r\n")
+    assert b"Stream pieces under account" in told_by_a_fresh_one(sent, size=1)
+
+
+def test_there_are_no_more_connections_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MAX_CONNECTIONS", 1)
+    assert told_by_a_fresh_one(request("ListStreams", b"{}")) == b""
 
 
 def test_a_connection_that_is_reset_in_the_middle_harms_nobody(kinesis: Kinesis) -> None:

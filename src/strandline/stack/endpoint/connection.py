@@ -15,6 +15,8 @@ MAX_BODY: Final = 16 << 20
 """10 MiB of data as base64, with its keys."""
 MAX_HELD: Final = 256 << 20
 """Of all requests that have not come whole."""
+MAX_PIECES: Final = 4096
+"""Of one body: small ones take more room than their bytes."""
 MAX_AHEAD: Final = 1 << 20
 """What is read while an answer waits; beyond it the client waits too."""
 MAX_CONNECTIONS: Final = 512
@@ -74,6 +76,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._guests.connections.add(self)
         if len(self._guests.connections) > MAX_CONNECTIONS:
+            self._is_over = True
             transport.abort()
 
     def connection_lost(self, _: Exception | None) -> None:
@@ -116,6 +119,8 @@ class Connection(asyncio.Protocol):
                 self._pieces.append(piece)
                 self._held += len(piece)
                 self._guests.held_bytes += len(piece)
+                if len(self._pieces) > MAX_PIECES:
+                    self._pieces = [memoryview(b"".join(self._pieces))]
             if framer.complete:
                 self._answer()
             elif self._held > MAX_BODY:
