@@ -4,6 +4,7 @@ import itertools
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
@@ -240,6 +241,27 @@ def test_a_share_of_the_records_fails_and_only_the_others_are_kept(
     assert kept == [n for n, hit in enumerate(first) if not hit]
     assert failed(seed=7) == first
     assert failed(seed=8) != first
+
+
+def test_what_was_answered_as_accepted_is_what_is_kept_whoever_sends_at_once(kinesis: Kinesis, stream: str) -> None:
+    kinesis.set_faults(stream, FailRecords(share=0.3), Throttle(records_per_s=300), Shuffle(), seed=5)
+
+    def send(sender: int) -> dict[str, bytes]:
+        sdk, accepted = client(kinesis.endpoint), {}
+        for number in range(10):
+            data = [f"{sender} {number} {n}".encode() for n in range(50)]
+            records = [entry for each in data for entry in entries(each, key=each.decode())]
+            for each, result in zip(data, sdk.put_records(StreamName=stream, Records=records)["Records"], strict=True):
+                if "SequenceNumber" in result:
+                    accepted[f"{result['ShardId']} {result['SequenceNumber']}"] = each
+        return accepted
+
+    with ThreadPoolExecutor(4) as pool:
+        accepted = list(pool.map(send, range(4)))
+    kept = {f"{shard} {r.sequence_number}": r.data for shard, rs in kinesis.records(stream).items() for r in rs}
+    assert kept == {place: data for one in accepted for place, data in one.items()}
+    assert len(kept) == sum(map(len, accepted)) == kinesis.counts(stream).records
+    assert 0 < len(kept) < 2000
 
 
 def test_the_records_of_a_request_can_be_taken_in_any_order(kinesis: Kinesis, sdk: Any, stream: str) -> None:
