@@ -26,7 +26,8 @@ KEEP_BYTES: Final = 1 << 30
 START_TIMEOUT = 60.0
 ANSWER_TIMEOUT = 60.0
 SERVER: Final = "strandline.stack.endpoint.server"
-# A request's memory is kept for the next one: giving it back to the kernel each time costs a fifth of the CPU.
+# A request's memory is kept for the next one: where no records are kept, giving it back to the kernel each time costs
+# a fifth of the CPU.
 MEMORY: Final = {"MALLOC_TRIM_THRESHOLD_": str(256 << 20), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
 
 log = logging.getLogger(__name__)

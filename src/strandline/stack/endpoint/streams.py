@@ -230,7 +230,7 @@ class Streams:
             kept = size + RECORD_OVERHEAD * len(passed)
             stream.kept_bytes += kept
             self.kept_bytes += kept
-        # All numbers in one go: to format each by itself takes twice as long.
+        # The numbers begin with 1, so a 0 is that of a record that failed, whose result has no place for one.
         return len(entries) - len(passed), b",".join(results) % tuple(filter(None, numbers))
 
     def _check_room(self, needed: int) -> None:
