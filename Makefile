@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help venv browser demo test check format proto bench bench-capture bench-core bench-fleet bench-ordered bench-replay bench-spark-ordered bench-stack soak clean
+.PHONY: help venv browser demo test check format proto bench bench-capture bench-core bench-fleet bench-kinesis bench-ordered bench-replay bench-spark-ordered bench-stack soak clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -34,7 +34,7 @@ format: venv ## format the code
 proto: venv ## the module of captured traffic anew, from its .proto
 	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src strandline/wire/traffic.proto
 
-bench: bench-capture bench-core bench-fleet bench-ordered bench-replay bench-spark-ordered bench-stack ## every benchmark
+bench: bench-capture bench-core bench-fleet bench-kinesis bench-ordered bench-replay bench-spark-ordered bench-stack ## every benchmark
 
 bench-core: venv ## the frontier: speed and size
 	@$(BIN)/python -m bench.core
@@ -43,6 +43,9 @@ bench-fleet: venv ## traffic replayed by a fleet on Spark, traffic as a table, a
 	@$(BIN)/python -m bench.fleet
 	@$(BIN)/python -m bench.traffic
 	@$(BIN)/python -m bench.report
+
+bench-kinesis: venv ## the stack's Kinesis endpoint alone, beside moto
+	@$(BIN)/python -m bench.kinesis_endpoint
 
 bench-ordered: venv ## a log read in the order of its time, beside confluent-kafka and kafkars
 	@$(BIN)/python -m bench.ordered

@@ -91,7 +91,7 @@ def test_stopped_half_way_it_says_so_and_leaves_nothing(open_dir: Path) -> None:
 def test_when_a_server_dies_it_says_which_and_stops_the_others() -> None:
     with Up("--only", "kinesis,postgres") as up:
         up.settings()
-        (kinesis,) = [pid for pid, command in owned_processes(up.pid).items() if "moto" in command]
+        (kinesis,) = [pid for pid, command in owned_processes(up.pid).items() if "endpoint" in command]
         os.kill(kinesis, signal.SIGKILL)
         assert up.process.wait(30) == 1
         assert "strandline: kinesis died: exit code -9" in up.rest()

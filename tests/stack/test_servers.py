@@ -248,6 +248,9 @@ def test_ports_that_never_differ_are_an_error_in_the_end() -> None:
         ({"only": ["kinesis"], "kafka_secure": True}, "kafka_secure is of no use without the server kafka"),
         ({"only": ["postgres"], "kafka_brokers": 2}, "of no use without the server kafka"),
         ({"only": ["kinesis"], "kafka_clusters": 2}, "of no use without the server kafka"),
+        ({"only": ["kafka"], "kinesis_keep_bytes": 0}, "kinesis_keep_bytes is of no use without the server kinesis"),
+        ({"kinesis_keep_bytes": -1}, "kinesis_keep_bytes is a number of bytes, or 0 to keep nothing, not -1"),
+        ({"kinesis_keep_bytes": "1"}, "kinesis_keep_bytes takes a value of type int, not '1'"),
     ],
 )
 def test_a_stack_that_makes_no_sense_is_refused(options: dict[str, object], problem: str) -> None:

@@ -13,7 +13,7 @@ from typing import Self
 from strandline.errors import DataRefused, OptionError, StackError, StartCancelled, check_type, did_you_mean
 from strandline.stack.data import DataDirectory, open_data
 from strandline.stack.kafka import KafkaCluster, kafka_runtime
-from strandline.stack.kinesis import Kinesis
+from strandline.stack.kinesis import KEEP_BYTES, Kinesis
 from strandline.stack.postgres import Postgres
 
 SERVERS = ("kafka", "postgres", "kinesis")
@@ -39,6 +39,7 @@ class Stack:
         kafka_clusters: int = 1,
         kafka_brokers: int = 1,
         kafka_secure: bool = False,
+        kinesis_keep_bytes: int = KEEP_BYTES,
         data: Path | None = None,
     ) -> None:
         if isinstance(only, str):
@@ -63,6 +64,13 @@ class Stack:
             raise OptionError("--kafka-clusters and --kafka-brokers are of no use without the server kafka")
         if "kafka" not in only and kafka_secure:
             raise OptionError("kafka_secure is of no use without the server kafka")
+        check_type("kinesis_keep_bytes", kinesis_keep_bytes, int)
+        if kinesis_keep_bytes < 0:
+            raise OptionError(
+                f"kinesis_keep_bytes is a number of bytes, or 0 to keep nothing, not {kinesis_keep_bytes}"
+            )
+        if "kinesis" not in only and kinesis_keep_bytes != KEEP_BYTES:
+            raise OptionError("kinesis_keep_bytes is of no use without the server kinesis")
         self.kafka: list[KafkaCluster] = []
         self.postgres: Postgres | None = None
         self.kinesis: Kinesis | None = None
@@ -74,6 +82,7 @@ class Stack:
         self._clusters = kafka_clusters
         self._brokers = kafka_brokers
         self._secure = kafka_secure
+        self._keep_bytes = kinesis_keep_bytes
         self._path = data
         self._data: DataDirectory | None = None
 
@@ -125,7 +134,7 @@ class Stack:
         if "postgres" in self._only:
             self.postgres = Postgres(directory / "postgres", temporary=temporary, keep_fds=locks)
         if "kinesis" in self._only:
-            self.kinesis = Kinesis(directory / "kinesis", keep_fds=locks)
+            self.kinesis = Kinesis(directory / "kinesis", keep_bytes=self._keep_bytes, keep_fds=locks)
         for server in self.servers:
             server.check()
 
