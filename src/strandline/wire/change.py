@@ -46,7 +46,7 @@ class Table:
         self.relation = relation
         self._form = form = form_of(chosen, relation.schema, relation.name)
         self._split = chosen.split_key_changes
-        self._key = KeyRule(relation, chosen.key_template)
+        self._key = KeyRule(relation, chosen.key_template, chosen.full_keys)
         self._identity = [at for at, column in enumerate(relation.columns) if column.key]
         self._names = [form.column(column.name) for column in relation.columns]
         self._converters = [converter(column.type, types) for column in relation.columns]
@@ -114,11 +114,15 @@ class Table:
         """A row of which everything was sent."""
         if len(row) != len(self._names):
             raise self._misfit(row)
-        values = [
-            b"null" if value is None else convert(value) if value is not UNCHANGED else _not_sent()
-            # They are as many; to have that checked again costs a tenth of the whole.
-            for convert, value in zip(self._converters, row)  # noqa: B905
-        ]
+        try:
+            values = [
+                b"null" if value is None else convert(value) if value is not UNCHANGED else _not_sent()
+                # They are as many; to have that checked again costs a tenth of the whole.
+                for convert, value in zip(self._converters, row)  # noqa: B905
+            ]
+        except MalformedChange:
+            # It says where when the columns are taken one by one.
+            return self._some(row, range(len(row)))
         return self._layout % tuple(values)
 
     def _some(self, row: Row, columns: Sequence[int]) -> bytes:
@@ -128,8 +132,13 @@ class Table:
         members = []
         for at in columns:
             value = row[at]
-            if value is not UNCHANGED:
+            if value is UNCHANGED:
+                continue
+            try:
                 members.append(self._labels[at] + (b"null" if value is None else self._converters[at](value)))
+            except MalformedChange as error:
+                place = f"{self.relation.schema}.{self.relation.name}, column {self.relation.columns[at].name}"
+                raise MalformedChange(f"{place}: {error}") from None
         return b",".join(members)
 
     def _json_nulls(self, note: bytes, row: Row) -> bytes:
