@@ -1,0 +1,267 @@
+"""One send of batches: what goes when, what goes again, what is put away; done when nothing is left.
+
+- At most one record of a key is on its way; the next goes when it is accepted or safe elsewhere (`core/keyed.py`).
+- The fence is asked before every request. When it raises, all that is on its way is broken off.
+- A record that is wrong is in the dead-letter place before it counts as done.
+"""
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pyarrow as pa
+
+from strandline.cdc.deadletter import DeadLetter, DeadLetterPlace
+from strandline.cdc.failures import BACKOFF, Course, Problem
+from strandline.cdc.outgoing import Record, made_ready
+from strandline.clock import SystemClock
+from strandline.core.bucket import Bucket
+from strandline.core.keyed import MAX_RECORDS, Plan
+from strandline.errors import DeadLetterFailed, OptionError, StreamRefused
+from strandline.units import Nanos, nanos
+
+MIB = 1 << 20
+MAX_REQUEST = 10 * MIB
+SHARD_RECORDS = 1_000
+SHARD_BYTES = MIB
+BURST = nanos(timedelta(milliseconds=250))
+TELL_EVERY = nanos(timedelta(seconds=10))
+
+Fence = Callable[[], None]
+"""Returns while we lead, and raises NotLeading otherwise. It is asked on the event loop, so it must be quick."""
+
+Put = Callable[[list[Record]], Awaitable[list[tuple[Record, Problem]]]]
+"""Sends one request; the records that were not accepted, and why."""
+
+log = logging.getLogger(__name__)
+clock = SystemClock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendOptions:
+    """How much goes at once, and how fast."""
+
+    max_request_records: int = MAX_RECORDS
+    max_request_bytes: int = 4 * MIB
+    """Of data and keys; a record that is larger goes alone."""
+    max_record_bytes: int = MIB
+    """As the stream is set, data and key together. Larger records are dead letters."""
+    in_flight: int = 8
+    """Requests at once; so many times the size of a request is on its way at the most."""
+    max_held_bytes: int = 64 * MIB
+    """No batch is taken while so much waits."""
+    timeout: timedelta = timedelta(seconds=10)
+    """Of each request."""
+    shards: int | None = None
+    """Keep to what so many shards take: 1,000 records and 1 MiB a second each. None goes as fast as it can."""
+
+    def __post_init__(self) -> None:
+        for name, value, most in (
+            ("max_request_records", self.max_request_records, MAX_RECORDS),
+            ("max_request_bytes", self.max_request_bytes, MAX_REQUEST),
+            ("max_record_bytes", self.max_record_bytes, MAX_REQUEST),
+            ("in_flight", self.in_flight, 256),
+            ("max_held_bytes", self.max_held_bytes, 1 << 40),
+            ("shards", 1 if self.shards is None else self.shards, 1 << 20),
+        ):
+            if not 1 <= value <= most:
+                raise OptionError(f"{name} is from 1 to {most:,}, not {value:,}")
+        if self.timeout <= timedelta():
+            raise OptionError("timeout is above 0")
+
+
+@dataclass(slots=True)
+class Sent:
+    """What became of the records of a send."""
+
+    records: int = 0
+    """Accepted by the stream."""
+    bytes: int = 0
+    """Of those, data and keys."""
+    requests: int = 0
+    """Failed ones too."""
+    retried: int = 0
+    """How often a record had to go again."""
+    dead_lettered: int = 0
+    hottest_key: str | None = None
+    """The key with the most records, which went one after another."""
+    hottest_records: int = 0
+    """How many at least: a batch tells its hottest key only."""
+    seconds: float = 0.0
+
+    @property
+    def hottest_per_s(self) -> float:
+        """The rate of the hottest key."""
+        return self.hottest_records / self.seconds if self.seconds else 0.0
+
+
+class Pace:
+    """What so many shards take."""
+
+    def __init__(self, shards: int) -> None:
+        self._records = Bucket(per_second=shards * SHARD_RECORDS, burst=BURST)
+        self._bytes = Bucket(per_second=shards * SHARD_BYTES, burst=BURST)
+
+    def wait(self, request: list[Record], now: Nanos) -> float:
+        """So many seconds until it may go."""
+        size = sum(record.size for record in request)
+        return max(self._records.take(len(request), now), self._bytes.take(size, now)) / 1e9
+
+
+class Sending:
+    """Serves one send."""
+
+    def __init__(
+        self,
+        put: Put,
+        dead_letters: DeadLetterPlace | None,
+        options: SendOptions,
+        pace: Pace | None,
+        *,
+        stream: str,
+        leadership: int,
+        fence: Fence,
+    ) -> None:
+        self._put = put
+        self._dead_letters = dead_letters
+        self._options = options
+        self._pace = pace
+        self._stream = stream
+        self._leadership = leadership
+        self._fence = fence
+        self._sent = Sent()
+        self._plan: Plan[Record] = Plan(max_records=options.max_request_records, max_bytes=options.max_request_bytes)
+        self._flying = 0
+        self._attempts: Counter[str] = Counter()
+        """Of keys whose record failed: there is one of each at the most."""
+        self._hottest: Counter[str] = Counter()
+        self._told: Nanos | None = None
+        self._woken = asyncio.Event()
+
+    async def run(self, batches: Iterable[pa.RecordBatch]) -> Sent:
+        began = clock.monotonic()
+        try:
+            async with asyncio.TaskGroup() as group:
+                await self._pump(iter(batches), group)
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        sent = self._sent
+        sent.seconds = (clock.monotonic() - began) / 1e9
+        for key, count in self._hottest.most_common(1):
+            sent.hottest_key, sent.hottest_records = key, count
+        return sent
+
+    async def _pump(self, batches: Iterator[pa.RecordBatch], group: asyncio.TaskGroup) -> None:
+        plan, options, is_more = self._plan, self._options, True
+        while is_more or plan.records:
+            while is_more and self._has_room():
+                # In a thread: who gives them may be slow, and answers come meanwhile.
+                batch = await asyncio.to_thread(next, batches, None)
+                if batch is None:
+                    is_more = False
+                else:
+                    await self._offer(batch)
+            while self._flying < options.in_flight and (request := plan.take()):
+                self._flying += 1
+                group.create_task(self._deliver(request))
+            if plan.records and not (is_more and self._has_room()):
+                # No time-out: what is not settled is on its way, or waits its time to go again.
+                await self._woken.wait()
+                self._woken.clear()
+
+    def _has_room(self) -> bool:
+        plan, options = self._plan, self._options
+        return plan.unplanned < options.max_request_records and plan.bytes < options.max_held_bytes
+
+    async def _offer(self, batch: pa.RecordBatch) -> None:
+        outgoing = made_ready(batch, self._leadership, self._options.max_record_bytes)
+        if outgoing.letters:
+            await self._put_away(outgoing.letters)
+        self._plan.offer(outgoing.records)
+        if outgoing.hottest is not None:
+            key, count = outgoing.hottest
+            self._hottest[key] += count
+
+    async def _deliver(self, request: list[Record]) -> None:
+        """Send a request once. What failed may be taken again after its time."""
+        if self._pace is not None:
+            await asyncio.sleep(self._pace.wait(request, clock.monotonic()))
+        failures = await self._attempt(request)
+        accepted = request
+        if failures:
+            keys = {record.key for record, _ in failures}
+            accepted = [record for record in request if record.key not in keys]
+        self._accept(accepted)
+        wrong = [(record, problem) for record, problem in failures if problem.course is Course.PUT_AWAY]
+        if wrong:
+            if len(wrong) == len(request) > 1:
+                advice = "it refuses every record, so it is not the records: check the stream's name and its settings"
+                raise StreamRefused(self._stream, str(wrong[0][1]), advice)
+            letters = [DeadLetter(one.lsn, one.ordinal, str(problem), one.key, one.data) for one, problem in wrong]
+            await self._put_away(letters)
+            self._plan.settled([record for record, _ in wrong])
+        again = [(record, problem) for record, problem in failures if problem.course is not Course.PUT_AWAY]
+        # A request of which nothing was accepted keeps its place: more of them would fare no better.
+        if accepted or not again:
+            self._land()
+        if again:
+            await asyncio.sleep(self._delay(again))
+            self._plan.failed([record for record, _ in again])
+            if not accepted:
+                self._land()
+            self._woken.set()
+
+    async def _attempt(self, request: list[Record]) -> list[tuple[Record, Problem]]:
+        self._fence()
+        self._sent.requests += 1
+        failures = await self._put(request)
+        for _, problem in failures:
+            if problem.course is Course.STOP:
+                raise StreamRefused(self._stream, str(problem), problem.advice)
+        is_refused = len(failures) == len(request) and all(one.course is Course.PUT_AWAY for _, one in failures)
+        if is_refused and len(request) > 1:
+            # It is refused as a whole, without a word about which of the records is wrong.
+            middle = len(request) // 2
+            return [*await self._attempt(request[:middle]), *await self._attempt(request[middle:])]
+        return failures
+
+    def _accept(self, records: list[Record]) -> None:
+        self._plan.settled(records)
+        self._sent.records += len(records)
+        self._sent.bytes += sum([record.size for record in records])
+        if self._attempts:
+            for record in records:
+                self._attempts.pop(record.key, None)
+
+    def _land(self) -> None:
+        self._flying -= 1
+        self._woken.set()
+
+    def _delay(self, again: list[tuple[Record, Problem]]) -> float:
+        self._sent.retried += len(again)
+        for record, _ in again:
+            self._attempts[record.key] += 1
+        attempt = max(self._attempts[record.key] for record, _ in again)
+        slower = next((problem for _, problem in again if problem.course is Course.SLOWER), None)
+        problem = slower or again[0][1]
+        now = clock.monotonic()
+        if self._told is None or now - self._told >= TELL_EVERY:
+            self._told = now
+            log.warning(
+                "stream '%s' did not accept %d records: %s; they are sent again (attempt %d failed)",
+                self._stream, len(again), problem, attempt,
+            )  # fmt: skip
+        return BACKOFF[problem.course].delay(attempt, random.random()) / 1e9  # noqa: S311  (no secret)
+
+    async def _put_away(self, letters: list[DeadLetter]) -> None:
+        self._fence()
+        if self._dead_letters is None:
+            problem = f"none is set, and record {letters[0].id} cannot be sent: {letters[0].reason}"
+            raise DeadLetterFailed("a place", problem)
+        await self._dead_letters.write(letters)
+        self._sent.dead_lettered += len(letters)
+        log.warning("%d records are dead letters now, the first %s: %s", len(letters), letters[0].id, letters[0].reason)
