@@ -40,6 +40,8 @@ class Behaviour:
     """Or else leaves the connection open and says nothing."""
     closes: bool = False
     """Close the connection instead of an answer."""
+    closes_after: bool = False
+    """Close it behind the answer, without a word."""
 
 
 FINE = Behaviour()
@@ -57,6 +59,8 @@ class FaultyStream:
         self.behave = behave or (lambda _number, _entries: FINE)
         self.requests: list[list[Entry]] = []
         self.taken: list[Entry] = []
+        self.heads: list[dict[str, str]] = []
+        self.bodies: list[bytes] = []
         self.broken_rules: list[str] = []
         self.release = threading.Event()
         self._flying: list[list[Entry]] = []
@@ -113,12 +117,15 @@ class FaultyStream:
         return list(dict.fromkeys(entry.id for entry in self.taken if key in {None, entry.key}))
 
     def _serve(self, handler: BaseHTTPRequestHandler) -> None:
-        body = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
+        content = handler.rfile.read(int(handler.headers["Content-Length"]))
+        body = json.loads(content)
         assert handler.headers["X-Amz-Target"] == "Kinesis_20131202.PutRecords"
         entries = [Entry(one["PartitionKey"], json.loads(base64.b64decode(one["Data"]))) for one in body["Records"]]
         with self._lock:
             self._check(entries)
             self._flying.append(entries)
+            self.heads.append({name.lower(): value for name, value in handler.headers.items()})
+            self.bodies.append(content)
         with self._lock:
             number = len(self.requests)
             self.requests.append(entries)
@@ -161,3 +168,4 @@ class FaultyStream:
         handler.send_header("Content-Length", str(len(content)))
         handler.end_headers()
         handler.wfile.write(content)
+        handler.close_connection = does.closes_after

@@ -1,11 +1,14 @@
 """The sender: against an endpoint with faults, and against moto's for the API as it is."""
 
+import hmac
 import json
 import random
+import re
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,8 @@ from strandline.cdc import sending
 from strandline.cdc.deadletter import DeadLetter
 from strandline.cdc.failures import STOP, Course
 from strandline.cdc.kinesis import Sender
-from strandline.cdc.sending import SendOptions, Sent
+from strandline.cdc.outgoing import Record
+from strandline.cdc.sending import Pace, SendOptions, Sent
 from strandline.core.retry import Backoff
 from strandline.errors import DeadLetterFailed, NotLeading, OptionError, StreamRefused
 from strandline.stack.certificates import Authority
@@ -214,7 +218,7 @@ def test_when_leading_ends_all_that_is_on_its_way_is_broken_off_and_nothing_more
 
     rows = rows_of(2_000, keys=2_000)
     with FaultyStream(behave) as stream:
-        options = SendOptions(max_request_records=10, in_flight=2, timeout=timedelta(minutes=5))
+        options = SendOptions(max_request_records=10, in_flight=2, timeout=timedelta(seconds=20))
         with Sender("changes", endpoint_url=stream.url, options=options) as sender:
             with pytest.raises(NotLeading):
                 sender.send([batch_of(rows)], leadership=3, fence=fence)
@@ -298,6 +302,7 @@ def test_the_wrong_ones_of_a_refused_request_are_found_and_put_away_before_later
         check_order(stream, [row for row in rows if row[2] not in {5, 77, 78}])
     assert sorted(letter.ordinal for letter in place.letters) == [5, 77, 78]
     assert place.letters[0].reason == "InvalidArgumentException (as told)"
+    assert place.letters[0].payload == b'{"lsn": 7, "ordinal": 5}'
     assert seen == [set()] * 3
     assert (sent.records, sent.dead_lettered) == (397, 3)
 
@@ -359,11 +364,46 @@ def test_no_batches_are_no_requests() -> None:
         assert not stream.requests
 
 
-def test_a_connection_that_was_closed_meanwhile_is_not_used() -> None:
-    with FaultyStream() as stream, Sender("changes", endpoint_url=stream.url) as sender:
+def test_a_connection_that_was_closed_meanwhile_costs_no_record() -> None:
+    stream = FaultyStream(lambda *_: Behaviour(closes_after=True))
+    with stream, Sender("changes", endpoint_url=stream.url) as sender:
         for lsn in range(3):
             sender.send([batch_of([("a", lsn, 0)])], leadership=1, fence=always)
-        assert stream.ids() == [(0, 0), (1, 0), (2, 0)]
+        assert [entry.id for entry in stream.taken] == [(0, 0), (1, 0), (2, 0)]
+
+
+def test_a_request_is_signed_with_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "for a while")
+    with FaultyStream() as stream:
+        send(stream, [batch_of([("a", 1, 0)])])
+        head, body = stream.heads[0], stream.bodies[0]
+    assert head["x-amz-security-token"] == "for a while"
+    found = re.fullmatch(
+        r"AWS4-HMAC-SHA256 Credential=local/(\d{8})/us-east-1/kinesis/aws4_request, "
+        r"SignedHeaders=(\S+), Signature=(\S+)",
+        head["authorization"],
+    )
+    assert found is not None
+    day, signed, signature = found.groups()
+    assert signed == "content-type;host;x-amz-date;x-amz-security-token;x-amz-target"
+    lines = "".join(f"{name}:{head[name]}\n" for name in signed.split(";"))
+    canonical = f"POST\n/\n\n{lines}\n{signed}\n{sha256(body).hexdigest()}"
+    scope = f"{day}/us-east-1/kinesis/aws4_request"
+    text = f"AWS4-HMAC-SHA256\n{head['x-amz-date']}\n{scope}\n{sha256(canonical.encode()).hexdigest()}"
+    key = b"AWS4local"
+    for part in scope.split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    assert hmac.digest(key, text.encode(), "sha256").hex() == signature
+
+
+def test_a_stream_of_two_shards_gets_what_two_take() -> None:
+    pace = Pace(2)
+    small = [Record("a", 10, b"", 1, 0)] * 500
+    waits = [pace.wait(small, Nanos(0)) for _ in range(4)]
+    # A quarter of a second's worth goes at once.
+    assert waits == [0.0, 0.25, 0.5, 0.75]
+    large = [Record("a", 1 << 20, b"", 1, 0)] * 2
+    assert pace.wait(large, Nanos(10**10)) == 0.75
 
 
 def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,12 +45,13 @@ class Problem(NamedTuple):
 
 BACKOFF: Final[Mapping[Course, Backoff]] = MappingProxyType(
     {
-        Course.AGAIN: Backoff(first=Nanos(50_000_000), ceiling=Nanos(5_000_000_000)),
+        Course.AGAIN: Backoff(first=Nanos(50_000_000), ceiling=Nanos(1_000_000_000)),
         # A shard counts by the second.
-        Course.SLOWER: Backoff(first=Nanos(100_000_000), ceiling=Nanos(5_000_000_000)),
+        Course.SLOWER: Backoff(first=Nanos(100_000_000), ceiling=Nanos(2_000_000_000)),
     }
 )
 
+ALLOW = "allow these credentials kinesis:PutRecords on it, and kinesis:DescribeStreamSummary"
 KEYS = "check the access key, the secret and the session token"
 KMS = "the stream's KMS key must be enabled and open to us: check the key and its policy"
 REGION = "check the region, and endpoint_url where one is set"
@@ -81,8 +82,8 @@ SLOWER = (
     "TooManyRequestsException",
 )
 STOP = {
-    "AccessDenied": "allow kinesis:PutRecords on it to these credentials",
-    "AccessDeniedException": "allow kinesis:PutRecords on it to these credentials",
+    "AccessDenied": ALLOW,
+    "AccessDeniedException": ALLOW,
     "ExpiredToken": "the credentials have expired: renew them and start again",
     "ExpiredTokenException": "the credentials have expired: renew them and start again",
     "IncompleteSignature": KEYS,
@@ -97,7 +98,7 @@ STOP = {
     "KMSOptInRequired": KMS,
     "MissingAuthenticationToken": KEYS,
     "MissingAuthenticationTokenException": KEYS,
-    "NotAuthorized": "allow kinesis:PutRecords on it to these credentials",
+    "NotAuthorized": ALLOW,
     "OptInRequired": "the account has to opt in to Kinesis in this region",
     "RequestExpired": "check this machine's clock",
     "ResourceNotFoundException": "create it, or check its name, the account and the region",

@@ -19,7 +19,7 @@ from strandline.cdc.api import Api
 from strandline.cdc.deadletter import DeadLetterPlace
 from strandline.cdc.failures import BACKOFF, REGION, Course, Problem, answered
 from strandline.cdc.outgoing import Record
-from strandline.cdc.sending import Fence, Pace, Sending, SendOptions, Sent
+from strandline.cdc.sending import Failures, Fence, Pace, Sending, SendOptions, Sent
 from strandline.errors import StreamRefused
 
 DESCRIBE_ATTEMPTS = 5
@@ -100,17 +100,17 @@ class Sender:
         )
         return self._runner.run(sending.run(batches))
 
-    async def _put(self, records: list[Record]) -> list[tuple[Record, Problem]]:
+    async def _put(self, records: list[Record]) -> Failures | Problem:
         entries = [_Entry(record.data, record.key) for record in records]
         answer = await self._api.call("PutRecords", ENCODER.encode({**self._named, "Records": entries}))
         if isinstance(answer, Problem):
-            return [(record, answer) for record in records]
+            return answer
         try:
             results = RESULTS.decode(answer).records
         except msgspec.DecodeError:
             results = []
         if len(results) != len(records):
-            return [(record, NOT_KINESIS) for record in records]
+            return NOT_KINESIS
         return [
             (record, answered(result.error_code, result.error_message or "", 200))
             for record, result in zip(records, results, strict=True)

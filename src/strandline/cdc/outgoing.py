@@ -21,6 +21,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     size: int
     """Of data and key, as Kinesis counts it."""
     data: bytes
+    """The event with the leadership in it."""
     lsn: int
     ordinal: int
 
@@ -34,14 +35,24 @@ class Outgoing(NamedTuple):
     """The key with the most records, and how many."""
 
 
+def beginning(leadership: int) -> bytes:
+    """What every event begins with, in place of its brace."""
+    return f'{{"leadership":{leadership},'.encode()
+
+
+def put_away(record: Record, leadership: int, reason: str) -> DeadLetter:
+    """A record as a dead letter: the event as it was read, the same whoever leads."""
+    event = b"{" + record.data[len(beginning(leadership)) :]
+    return DeadLetter(record.lsn, record.ordinal, reason, record.key, event)
+
+
 def made_ready(batch: pa.RecordBatch, leadership: int, max_record: int) -> Outgoing:
     """Records to send, and dead letters with their reasons, both in the order of the batch."""
     keys, events = batch.column("partition_key"), batch.column("event")
     is_event = pc.and_kleene(pc.starts_with(events, pattern=b"{"), pc.greater(pc.binary_length(events), 2))
     length = pc.utf8_length(keys)
     is_key = pc.and_kleene(pc.greater(length, 0), pc.less_equal(length, MAX_KEY))
-    begin = f'{{"leadership":{leadership},'.encode()
-    led = pc.binary_replace_slice(events, start=0, stop=1, replacement=begin)
+    led = pc.binary_replace_slice(events, start=0, stop=1, replacement=beginning(leadership))
     size = pc.add(pc.binary_length(led), pc.binary_length(keys))
     fits = pc.less_equal(size, max_record)
     good = pc.fill_null(pc.and_kleene(pc.and_kleene(is_event, is_key), fits), False)

@@ -8,7 +8,7 @@
 import asyncio
 import logging
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from strandline.cdc.deadletter import DeadLetter, DeadLetterPlace
 from strandline.cdc.failures import BACKOFF, Course, Problem
-from strandline.cdc.outgoing import Record, made_ready
+from strandline.cdc.outgoing import Record, made_ready, put_away
 from strandline.clock import SystemClock
 from strandline.core.bucket import Bucket
 from strandline.core.keyed import MAX_RECORDS, Plan
@@ -34,8 +34,11 @@ TELL_EVERY = nanos(timedelta(seconds=10))
 Fence = Callable[[], None]
 """Returns while we lead, and raises NotLeading otherwise. It is asked on the event loop, so it must be quick."""
 
-Put = Callable[[list[Record]], Awaitable[list[tuple[Record, Problem]]]]
-"""Sends one request; the records that were not accepted, and why."""
+Failures = list[tuple[Record, Problem]]
+"""Records that were not accepted, and why."""
+
+Put = Callable[[list[Record]], Awaitable[Failures | Problem]]
+"""Sends one request; its failures, or the one of all of it."""
 
 log = logging.getLogger(__name__)
 clock = SystemClock()
@@ -190,7 +193,8 @@ class Sending:
         """Send a request once. What failed may be taken again after its time."""
         if self._pace is not None:
             await asyncio.sleep(self._pace.wait(request, clock.monotonic()))
-        failures = await self._attempt(request)
+        outcome = await self._attempt(request)
+        failures = [(record, outcome) for record in request] if isinstance(outcome, Problem) else outcome
         accepted = request
         if failures:
             keys = {record.key for record, _ in failures}
@@ -201,33 +205,38 @@ class Sending:
             if len(wrong) == len(request) > 1:
                 advice = "it refuses every record, so it is not the records: check the stream's name and its settings"
                 raise StreamRefused(self._stream, str(wrong[0][1]), advice)
-            letters = [DeadLetter(one.lsn, one.ordinal, str(problem), one.key, one.data) for one, problem in wrong]
-            await self._put_away(letters)
+            await self._put_away([put_away(record, self._leadership, str(problem)) for record, problem in wrong])
             self._plan.settled([record for record, _ in wrong])
-        again = [(record, problem) for record, problem in failures if problem.course is not Course.PUT_AWAY]
-        # A request of which nothing was accepted keeps its place: more of them would fare no better.
-        if accepted or not again:
-            self._land()
-        if again:
-            await asyncio.sleep(self._delay(again))
-            self._plan.failed([record for record, _ in again])
-            if not accepted:
-                self._land()
-            self._woken.set()
+        for delay, records in self._delays(failures):
+            if isinstance(outcome, Problem):
+                # It keeps its place meanwhile: more requests would fare no better.
+                await asyncio.sleep(delay)
+                self._plan.failed(records)
+            else:
+                asyncio.get_running_loop().call_later(delay, self._fail, records)
+        self._flying -= 1
+        self._woken.set()
 
-    async def _attempt(self, request: list[Record]) -> list[tuple[Record, Problem]]:
+    def _fail(self, records: list[Record]) -> None:
+        self._plan.failed(records)
+        self._woken.set()
+
+    async def _attempt(self, request: list[Record]) -> Failures | Problem:
         self._fence()
         self._sent.requests += 1
-        failures = await self._put(request)
-        for _, problem in failures:
+        outcome = await self._put(request)
+        for problem in [outcome] if isinstance(outcome, Problem) else {problem for _, problem in outcome}:
             if problem.course is Course.STOP:
                 raise StreamRefused(self._stream, str(problem), problem.advice)
-        is_refused = len(failures) == len(request) and all(one.course is Course.PUT_AWAY for _, one in failures)
-        if is_refused and len(request) > 1:
+        if isinstance(outcome, Problem) and outcome.course is Course.PUT_AWAY and len(request) > 1:
             # It is refused as a whole, without a word about which of the records is wrong.
             middle = len(request) // 2
-            return [*await self._attempt(request[:middle]), *await self._attempt(request[middle:])]
-        return failures
+            failures: Failures = []
+            for half in (request[:middle], request[middle:]):
+                found = await self._attempt(half)
+                failures += [(record, found) for record in half] if isinstance(found, Problem) else found
+            return failures
+        return outcome
 
     def _accept(self, records: list[Record]) -> None:
         self._plan.settled(records)
@@ -237,25 +246,27 @@ class Sending:
             for record in records:
                 self._attempts.pop(record.key, None)
 
-    def _land(self) -> None:
-        self._flying -= 1
-        self._woken.set()
+    def _delays(self, failures: Failures) -> list[tuple[float, list[Record]]]:
+        """What goes again after which time in seconds: the more often a record has failed, the longer."""
+        groups: defaultdict[tuple[Course, int], list[Record]] = defaultdict(list)
+        for record, problem in failures:
+            if problem.course is not Course.PUT_AWAY:
+                self._attempts[record.key] += 1
+                groups[problem.course, self._attempts[record.key]].append(record)
+        if groups:
+            self._sent.retried += sum(map(len, groups.values()))
+            self._tell(failures[0][1], len(failures), max(attempt for _, attempt in groups))
+        return [
+            (BACKOFF[course].delay(attempt, random.random()) / 1e9, records)  # noqa: S311  (no secret)
+            for (course, attempt), records in groups.items()
+        ]
 
-    def _delay(self, again: list[tuple[Record, Problem]]) -> float:
-        self._sent.retried += len(again)
-        for record, _ in again:
-            self._attempts[record.key] += 1
-        attempt = max(self._attempts[record.key] for record, _ in again)
-        slower = next((problem for _, problem in again if problem.course is Course.SLOWER), None)
-        problem = slower or again[0][1]
+    def _tell(self, problem: Problem, count: int, attempt: int) -> None:
         now = clock.monotonic()
         if self._told is None or now - self._told >= TELL_EVERY:
             self._told = now
-            log.warning(
-                "stream '%s' did not accept %d records: %s; they are sent again (attempt %d failed)",
-                self._stream, len(again), problem, attempt,
-            )  # fmt: skip
-        return BACKOFF[problem.course].delay(attempt, random.random()) / 1e9  # noqa: S311  (no secret)
+            told = "stream '%s' did not accept %d records: %s; they are sent again (attempt %d failed)"
+            log.warning(told, self._stream, count, problem, attempt)
 
     async def _put_away(self, letters: list[DeadLetter]) -> None:
         self._fence()
