@@ -229,7 +229,24 @@ def test_when_leading_ends_all_that_is_on_its_way_is_broken_off_and_nothing_more
         check_order(stream, rows)
 
 
-def test_the_fence_is_asked_before_every_request() -> None:
+def test_when_leading_ends_a_request_without_an_answer_is_not_waited_for() -> None:
+    lost = threading.Event()
+
+    def fence() -> None:
+        if lost.is_set():
+            raise NotLeading("test", "the lease is over")
+
+    def behave(*_: object) -> Behaviour:
+        lost.set()
+        return Behaviour(answers=False)
+
+    stream, options = FaultyStream(behave), SendOptions(timeout=timedelta(hours=1))
+    with stream, Sender("changes", endpoint_url=stream.url, options=options) as sender, pytest.raises(NotLeading):
+        sender.send([batch_of([("a", 1, 0)])], leadership=1, fence=fence)
+
+
+def test_the_fence_is_asked_before_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "WATCH_EVERY", 3_600)
     asked = 0
 
     def fence() -> None:
@@ -239,7 +256,8 @@ def test_the_fence_is_asked_before_every_request() -> None:
     with FaultyStream(lambda number, _: refused("InternalFailure", 500) if number % 2 else FINE) as stream:
         with Sender("changes", endpoint_url=stream.url) as sender:
             sender.send([batch_of(rows_of(50, keys=5))], leadership=1, fence=fence)
-        assert asked == len(stream.requests)
+        # And once at the beginning.
+        assert asked == len(stream.requests) + 1
 
 
 WRONG_ROWS: list[tuple[str | None, bytes | None, str]] = [

@@ -6,6 +6,7 @@ botocore finds and signs; the bodies and the connections are ours, because its o
 import asyncio
 import logging
 import ssl
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -69,15 +70,15 @@ class Api:
         if get_environ_proxies(self.url):
             log.warning("a proxy is set in the environment; %s is connected to without it", self._host)
 
-    async def call(self, action: str, body: bytes) -> bytes | Problem:
-        """The body of the answer, or why there is none. Each takes as long as the time-out at the most."""
+    async def call(self, action: str, body: bytes, may_send: Callable[[], None] = lambda: None) -> bytes | Problem:
+        """The body of the answer, or why there is none. `may_send` is asked last of all, and raises if it may not."""
         try:
             head = await self._signed(action, body)
         except BotoCoreError as error:
             # Those that are there could not be renewed just now.
             return Problem("no credentials", _line(str(error)), Course.AGAIN)
         try:
-            answer = await self._connections.ask(head, body, self._timeout)
+            answer = await self._connections.ask(head, body, self._timeout, may_send)
         except OSError as error:
             return not_answered(error, has_answered=self._has_answered)
         self._has_answered = True

@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections import deque
+from collections.abc import Callable
 from datetime import timedelta
 from typing import cast
 
@@ -26,11 +27,15 @@ class Connections:
         self._clock = clock or SystemClock()
         self._idle: deque[tuple[_Connection, Nanos]] = deque()
 
-    async def ask(self, head: bytes, body: bytes, within: timedelta) -> Answer:
-        """Send a POST and wait for its answer; an OSError where there is none, or none in time."""
+    async def ask(self, head: bytes, body: bytes, within: timedelta, may_send: Callable[[], None]) -> Answer:
+        """Send a POST and wait for its answer; an OSError where there is none, or none in time.
+
+        `may_send` is called when nothing is left but to send, and raises where that may not be.
+        """
         async with asyncio.timeout(within.total_seconds()):
             connection = self._reuse() or await self._open()
             try:
+                may_send()
                 answer = await connection.ask(head, body)
             except BaseException:
                 connection.abort()

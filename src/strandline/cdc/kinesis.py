@@ -8,6 +8,7 @@ with the same id; the first arrivals of a key are in the order of their ids.
 import asyncio
 import random
 from collections.abc import Iterable
+from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -90,7 +91,7 @@ class Sender:
     def send(self, batches: Iterable[pa.RecordBatch], *, leadership: int, fence: Fence) -> Sent:
         """Send all rows: columns `partition_key`, `event`, `lsn`, `ordinal`. Batches are asked for in a thread."""
         sending = Sending(
-            self._put,
+            partial(self._put, fence),
             self._dead_letters,
             self._options,
             self._pace,
@@ -100,9 +101,10 @@ class Sender:
         )
         return self._runner.run(sending.run(batches))
 
-    async def _put(self, records: list[Record]) -> Failures | Problem:
+    async def _put(self, fence: Fence, records: list[Record]) -> Failures | Problem:
         entries = [_Entry(record.data, record.key) for record in records]
-        answer = await self._api.call("PutRecords", ENCODER.encode({**self._named, "Records": entries}))
+        body = ENCODER.encode({**self._named, "Records": entries})
+        answer = await self._api.call("PutRecords", body, fence)
         if isinstance(answer, Problem):
             return answer
         try:

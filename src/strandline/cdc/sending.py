@@ -1,7 +1,8 @@
 """One send of batches: what goes when, what goes again, what is put away; done when nothing is left.
 
 - At most one record of a key is on its way; the next goes when it is accepted or safe elsewhere (`core/keyed.py`).
-- The fence is asked before every request. When it raises, all that is on its way is broken off.
+- The fence is asked before every request, as the last thing, and now and then. When it raises, all that is on its way
+  is broken off.
 - A record that is wrong is in the dead-letter place before it counts as done.
 """
 
@@ -29,6 +30,7 @@ MAX_REQUEST = 10 * MIB
 SHARD_RECORDS = 1_000
 SHARD_BYTES = MIB
 BURST = nanos(timedelta(milliseconds=250))
+WATCH_EVERY = 0.25
 TELL_EVERY = nanos(timedelta(seconds=10))
 
 Fence = Callable[[], None]
@@ -38,7 +40,7 @@ Failures = list[tuple[Record, Problem]]
 """Records that were not accepted, and why."""
 
 Put = Callable[[list[Record]], Awaitable[Failures | Problem]]
-"""Sends one request; its failures, or the one of all of it."""
+"""Asks the fence and sends one request; its failures, or the one of all of it."""
 
 log = logging.getLogger(__name__)
 clock = SystemClock()
@@ -149,7 +151,9 @@ class Sending:
         began = clock.monotonic()
         try:
             async with asyncio.TaskGroup() as group:
+                watch = group.create_task(self._watch())
                 await self._pump(iter(batches), group)
+                watch.cancel()
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
         sent = self._sent
@@ -157,6 +161,12 @@ class Sending:
         for key, count in self._hottest.most_common(1):
             sent.hottest_key, sent.hottest_records = key, count
         return sent
+
+    async def _watch(self) -> None:
+        """Ends all when we lead no more, also while nothing is sent."""
+        while True:
+            self._fence()
+            await asyncio.sleep(WATCH_EVERY)
 
     async def _pump(self, batches: Iterator[pa.RecordBatch], group: asyncio.TaskGroup) -> None:
         plan, options, is_more = self._plan, self._options, True
@@ -222,7 +232,6 @@ class Sending:
         self._woken.set()
 
     async def _attempt(self, request: list[Record]) -> Failures | Problem:
-        self._fence()
         self._sent.requests += 1
         outcome = await self._put(request)
         for problem in [outcome] if isinstance(outcome, Problem) else {problem for _, problem in outcome}:
