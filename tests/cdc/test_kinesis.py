@@ -20,8 +20,9 @@ from strandline.cdc import sending
 from strandline.cdc.deadletter import DeadLetter
 from strandline.cdc.failures import STOP, Course
 from strandline.cdc.kinesis import Sender
+from strandline.cdc.limits import SendOptions, ShardRate
 from strandline.cdc.outgoing import Record
-from strandline.cdc.sending import Pace, SendOptions, Sent
+from strandline.cdc.sending import Sent
 from strandline.core.retry import Backoff
 from strandline.errors import DeadLetterFailed, NotLeading, OptionError, StreamRefused
 from strandline.stack.certificates import Authority
@@ -328,7 +329,7 @@ def test_the_wrong_ones_of_a_refused_request_are_found_and_put_away_before_later
 def test_a_stream_that_refuses_every_record_is_what_is_wrong_and_no_record_is_put_away() -> None:
     place = Kept()
     stream = FaultyStream(lambda *_: refused("ValidationException"))
-    with stream, pytest.raises(StreamRefused, match=r"ValidationException \(as told\); it refuses every record"):
+    with stream, pytest.raises(StreamRefused, match=r"ValidationException \(as told\); it refuses every record alone"):
         send(stream, [batch_of(rows_of(10, keys=10))], place=place)
     assert not place.letters
 
@@ -415,13 +416,13 @@ def test_a_request_is_signed_with_what_was_sent(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_stream_of_two_shards_gets_what_two_take() -> None:
-    pace = Pace(2)
+    rate = ShardRate(2)
     small = [Record("a", 10, b"", 1, 0)] * 500
-    waits = [pace.wait(small, Nanos(0)) for _ in range(4)]
+    waits = [rate.wait(small, Nanos(0)) for _ in range(4)]
     # A quarter of a second's worth goes at once.
     assert waits == [0.0, 0.25, 0.5, 0.75]
     large = [Record("a", 1 << 20, b"", 1, 0)] * 2
-    assert pace.wait(large, Nanos(10**10)) == 0.75
+    assert rate.wait(large, Nanos(10**10)) == 0.75
 
 
 def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ class Trial:
         self.max_bytes = max_bytes
         self.offered: list[Row] = []
         self.flying: list[Row] = []
-        self.settled: list[Row] = []
+        self.finished: list[Row] = []
         self.failed: list[Row] = []
         self.given: list[Row] = []
 
@@ -43,7 +43,7 @@ class Trial:
         assert sum(row.size for row in request) <= self.max_bytes or len(request) == 1
         keys = [row.key for row in [*request, *self.flying]]
         assert len(keys) == len(set(keys))
-        done = set(self.settled)
+        done = set(self.finished)
         for row in request:
             assert all(other in done for other in self.offered[: row.number] if other.key == row.key)
             if row in self.failed:
@@ -57,14 +57,14 @@ class Trial:
     def end(self, row: Row, *, accepted: bool) -> None:
         self.flying.remove(row)
         if accepted:
-            self.settled.append(row)
-            self.plan.settled([row])
+            self.finished.append(row)
+            self.plan.finished([row])
         else:
             self.failed.append(row)
             self.plan.failed([row])
 
     def check_held(self) -> None:
-        left = set(self.offered) - set(self.settled)
+        left = set(self.offered) - set(self.finished)
         assert self.plan.records == len(left)
         assert self.plan.bytes == sum(row.size for row in left)
 
@@ -89,7 +89,7 @@ def test_every_record_is_given_out_once_in_the_order_of_its_key(
         for row in list(trial.flying):
             trial.end(row, accepted=True)
         trial.check_held()
-    assert sorted(trial.settled) == sorted(trial.offered)
+    assert sorted(trial.finished) == sorted(trial.offered)
     assert not trial.plan.take()
 
 

@@ -19,8 +19,9 @@ import uvloop
 from strandline.cdc.api import Api
 from strandline.cdc.deadletter import DeadLetterPlace
 from strandline.cdc.failures import BACKOFF, REGION, Course, Problem, answered
+from strandline.cdc.limits import SendOptions, ShardRate
 from strandline.cdc.outgoing import Record
-from strandline.cdc.sending import Failures, Fence, Pace, Sending, SendOptions, Sent
+from strandline.cdc.sending import Failures, Fence, Sending, Sent
 from strandline.errors import StreamRefused
 
 DESCRIBE_ATTEMPTS = 5
@@ -85,7 +86,7 @@ class Sender:
         self._stream = stream
         self._named = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
         self._dead_letters = dead_letters
-        self._pace = None if self._options.shards is None else Pace(self._options.shards)
+        self._rate = None if self._options.shards is None else ShardRate(self._options.shards)
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
     def send(self, batches: Iterable[pa.RecordBatch], *, leadership: int, fence: Fence) -> Sent:
@@ -94,7 +95,7 @@ class Sender:
             partial(self._put, fence),
             self._dead_letters,
             self._options,
-            self._pace,
+            self._rate,
             stream=self._stream,
             leadership=leadership,
             fence=fence,

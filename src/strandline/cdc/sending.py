@@ -18,18 +18,13 @@ import pyarrow as pa
 
 from strandline.cdc.deadletter import DeadLetter, DeadLetterPlace
 from strandline.cdc.failures import BACKOFF, Course, Problem
+from strandline.cdc.limits import SendOptions, ShardRate
 from strandline.cdc.outgoing import Record, made_ready, put_away
 from strandline.clock import SystemClock
-from strandline.core.bucket import Bucket
-from strandline.core.keyed import MAX_RECORDS, Plan
-from strandline.errors import DeadLetterFailed, OptionError, StreamRefused
+from strandline.core.keyed import Plan
+from strandline.errors import DeadLetterFailed, StreamRefused
 from strandline.units import Nanos, nanos
 
-MIB = 1 << 20
-MAX_REQUEST = 10 * MIB
-SHARD_RECORDS = 1_000
-SHARD_BYTES = MIB
-BURST = nanos(timedelta(milliseconds=250))
 WATCH_EVERY = 0.25
 TELL_EVERY = nanos(timedelta(seconds=10))
 
@@ -44,39 +39,6 @@ Put = Callable[[list[Record]], Awaitable[Failures | Problem]]
 
 log = logging.getLogger(__name__)
 clock = SystemClock()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendOptions:
-    """How much goes at once, and how fast."""
-
-    max_request_records: int = MAX_RECORDS
-    max_request_bytes: int = 4 * MIB
-    """Of data and keys; a record that is larger goes alone."""
-    max_record_bytes: int = MIB
-    """As the stream is set, data and key together. Larger records are dead letters."""
-    in_flight: int = 8
-    """Requests at once; so many times the size of a request is on its way at the most."""
-    max_held_bytes: int = 64 * MIB
-    """No batch is taken while so much waits."""
-    timeout: timedelta = timedelta(seconds=10)
-    """Of each request."""
-    shards: int | None = None
-    """Keep to what so many shards take: 1,000 records and 1 MiB a second each. None goes as fast as it can."""
-
-    def __post_init__(self) -> None:
-        for name, value, most in (
-            ("max_request_records", self.max_request_records, MAX_RECORDS),
-            ("max_request_bytes", self.max_request_bytes, MAX_REQUEST),
-            ("max_record_bytes", self.max_record_bytes, MAX_REQUEST),
-            ("in_flight", self.in_flight, 256),
-            ("max_held_bytes", self.max_held_bytes, 1 << 40),
-            ("shards", 1 if self.shards is None else self.shards, 1 << 20),
-        ):
-            if not 1 <= value <= most:
-                raise OptionError(f"{name} is from 1 to {most:,}, not {value:,}")
-        if self.timeout <= timedelta():
-            raise OptionError("timeout is above 0")
 
 
 @dataclass(slots=True)
@@ -104,19 +66,6 @@ class Sent:
         return self.hottest_records / self.seconds if self.seconds else 0.0
 
 
-class Pace:
-    """What so many shards take."""
-
-    def __init__(self, shards: int) -> None:
-        self._records = Bucket(per_second=shards * SHARD_RECORDS, burst=BURST)
-        self._bytes = Bucket(per_second=shards * SHARD_BYTES, burst=BURST)
-
-    def wait(self, request: list[Record], now: Nanos) -> float:
-        """So many seconds until it may go."""
-        size = sum(record.size for record in request)
-        return max(self._records.take(len(request), now), self._bytes.take(size, now)) / 1e9
-
-
 class Sending:
     """Serves one send."""
 
@@ -125,7 +74,7 @@ class Sending:
         put: Put,
         dead_letters: DeadLetterPlace | None,
         options: SendOptions,
-        pace: Pace | None,
+        rate: ShardRate | None,
         *,
         stream: str,
         leadership: int,
@@ -134,7 +83,7 @@ class Sending:
         self._put = put
         self._dead_letters = dead_letters
         self._options = options
-        self._pace = pace
+        self._rate = rate
         self._stream = stream
         self._leadership = leadership
         self._fence = fence
@@ -182,7 +131,7 @@ class Sending:
                 self._flying += 1
                 group.create_task(self._deliver(request))
             if plan.records and not (is_more and self._has_room()):
-                # No time-out: what is not settled is on its way, or waits its time to go again.
+                # No time-out: what is not finished is on its way, or waits its time to go again.
                 await self._woken.wait()
                 self._woken.clear()
 
@@ -201,29 +150,31 @@ class Sending:
 
     async def _deliver(self, request: list[Record]) -> None:
         """Send a request once. What failed may be taken again after its time."""
-        if self._pace is not None:
-            await asyncio.sleep(self._pace.wait(request, clock.monotonic()))
+        if self._rate is not None:
+            await asyncio.sleep(self._rate.wait(request, clock.monotonic()))
         outcome = await self._attempt(request)
         failures = [(record, outcome) for record in request] if isinstance(outcome, Problem) else outcome
         accepted = request
         if failures:
             keys = {record.key for record, _ in failures}
             accepted = [record for record in request if record.key not in keys]
-        self._accept(accepted)
+        self._sent.records += len(accepted)
+        self._sent.bytes += sum([record.size for record in accepted])
+        self._finish(accepted)
         wrong = [(record, problem) for record, problem in failures if problem.course is Course.PUT_AWAY]
         if wrong:
             if len(wrong) == len(request) > 1:
-                advice = "it refuses every record, so it is not the records: check the stream's name and its settings"
+                advice = "it refuses every record alone: check its name, and that max_record_bytes is what it takes"
                 raise StreamRefused(self._stream, str(wrong[0][1]), advice)
             await self._put_away([put_away(record, self._leadership, str(problem)) for record, problem in wrong])
-            self._plan.settled([record for record, _ in wrong])
-        for delay, records in self._delays(failures):
-            if isinstance(outcome, Problem):
-                # It keeps its place meanwhile: more requests would fare no better.
-                await asyncio.sleep(delay)
-                self._plan.failed(records)
-            else:
-                asyncio.get_running_loop().call_later(delay, self._fail, records)
+            self._finish([record for record, _ in wrong])
+        delays = self._delays(failures)
+        if isinstance(outcome, Problem):
+            # It keeps its place meanwhile: more requests would fare no better.
+            await asyncio.sleep(max((delay for delay, _ in delays), default=0))
+            delays = [(0, records) for _, records in delays]
+        for delay, records in delays:
+            asyncio.get_running_loop().call_later(delay, self._fail, records)
         self._flying -= 1
         self._woken.set()
 
@@ -247,10 +198,8 @@ class Sending:
             return failures
         return outcome
 
-    def _accept(self, records: list[Record]) -> None:
-        self._plan.settled(records)
-        self._sent.records += len(records)
-        self._sent.bytes += sum([record.size for record in records])
+    def _finish(self, records: list[Record]) -> None:
+        self._plan.finished(records)
         if self._attempts:
             for record in records:
                 self._attempts.pop(record.key, None)

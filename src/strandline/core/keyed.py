@@ -3,7 +3,7 @@
 The rules:
 
 - A request holds at most one record of a key, and requests in flight have no key in common.
-- The next record of a key is given out once the one before is settled: accepted, or safe in another place.
+- The next record of a key is given out once the one before is finished: accepted, or safe in another place.
 - A record that failed is given out again, before any later one of its key.
 - A request keeps both bounds, but for one record that is alone.
 
@@ -31,7 +31,7 @@ Record = TypeVar("Record", bound=Keyed)
 
 
 class Plan(Generic[Record]):
-    """Takes records in their order and gives them out in requests. It holds what is not settled, and nothing else."""
+    """Takes records in their order and gives them out in requests. It holds what is not finished, and nothing else."""
 
     __slots__ = ("_behind", "_bytes", "_fresh", "_max_bytes", "_max_records", "_records", "_turn")
 
@@ -43,14 +43,14 @@ class Plan(Generic[Record]):
         self._records = 0
         self._bytes = 0
         self._fresh: deque[Record] = deque()
-        # Those whose key is theirs already: failed ones, and ones whose forerunner is settled.
+        # Those whose key is theirs already: failed ones, and ones whose forerunner is finished.
         self._turn: deque[Record] = deque()
         # Every key that has a record in flight or whose turn it is, and what waits behind that record.
         self._behind: dict[str, deque[Record] | None] = {}
 
     @property
     def records(self) -> int:
-        """How many are not settled."""
+        """How many are not finished."""
         return self._records
 
     @property
@@ -97,7 +97,7 @@ class Plan(Generic[Record]):
             fresh.popleft()
         return request
 
-    def settled(self, records: Iterable[Record]) -> None:
+    def finished(self, records: Iterable[Record]) -> None:
         """Records in flight that are accepted, or safe in another place."""
         behind = self._behind
         for record in records:
