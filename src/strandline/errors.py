@@ -27,6 +27,9 @@
     ├── TargetError                    the target of a replay
     │   ├── TargetDown                 it could not be reached for too long
     │   └── TargetRefused              it will never take what we send as it is
+    ├── NotLeading                     a leadership, or an attempt under it, that may not publish any more
+    ├── StreamRefused                  a Kinesis stream that takes nothing until somebody mends something
+    ├── DeadLetterFailed               a record that the stream does not take, and that could not be put away either
     ├── ScatteredCapture               a capture whose connections lie on several partitions
     ├── UnreadableRecord               a record that is no captured traffic, where none may be passed over
     └── StackError                     the embedded servers
@@ -235,6 +238,29 @@ class TargetRefused(TargetError):
 
     def __init__(self, url: str, problem: str) -> None:
         super().__init__(f"{url}: {problem}")
+
+
+class NotLeading(StrandlineError):
+    """A leadership, or an attempt under it, that may not publish any more."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        self.name = name
+        super().__init__(f"not leading '{name}' any more: {problem}; nothing more is published")
+
+
+class StreamRefused(StrandlineError):
+    """A Kinesis stream that takes nothing until somebody mends something."""
+
+    def __init__(self, stream: str, problem: str, advice: str) -> None:
+        self.stream = stream
+        super().__init__(f"stream '{stream}': {problem}; {advice}. Nothing more was acknowledged")
+
+
+class DeadLetterFailed(StrandlineError):
+    """A record that the stream does not take, and that could not be put away either."""
+
+    def __init__(self, place: str, problem: str) -> None:
+        super().__init__(f"dead letters to {place}: {problem}; mend it and start again. Nothing was acknowledged")
 
 
 class ScatteredCapture(StrandlineError):
