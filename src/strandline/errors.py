@@ -26,6 +26,14 @@
     ├── TargetError                    the target of a replay
     │   ├── TargetDown                 it could not be reached for too long
     │   └── TargetRefused              it will never take what we send as it is
+    ├── PostgresError                  a Postgres server that does not do what we ask
+    │   ├── PostgresUnreachable        no connection, or no answer in time
+    │   ├── PostgresRefused            an error of the server, with its code
+    │   ├── ConnectionLost             a connection that ended under us
+    │   ├── CannotReplicate            something that must hold before changes are read, and does not; says what to do
+    │   │   └── SlotBusy               a slot that somebody else reads
+    │   └── ChangesLost                changes that can no longer be had, or that would be passed over
+    ├── NotLeading                     a leadership, or an attempt under it, that may not publish any more
     ├── ScatteredCapture               a capture whose connections lie on several partitions
     ├── UnreadableRecord               a record that is no captured traffic, where none may be passed over
     └── StackError                     the embedded servers
@@ -230,6 +238,68 @@ class TargetRefused(TargetError):
 
     def __init__(self, url: str, problem: str) -> None:
         super().__init__(f"{url}: {problem}")
+
+
+class PostgresError(StrandlineError):
+    """A Postgres server that does not do what we ask."""
+
+
+class PostgresUnreachable(PostgresError):
+    """No connection, or no answer in time."""
+
+    def __init__(self, address: str, problem: str) -> None:
+        self.address = address
+        super().__init__(f"Postgres at {address}: {problem}")
+
+
+class PostgresRefused(PostgresError):
+    """An error of the server."""
+
+    def __init__(self, address: str, code: str, problem: str) -> None:
+        self.address = address
+        self.code = code
+        self.problem = problem
+        super().__init__(f"Postgres at {address} answers {code}: {problem}")
+
+
+class ConnectionLost(PostgresError):
+    """A connection that ended under us. What was not acknowledged is sent again to the next one."""
+
+    def __init__(self, address: str, problem: str) -> None:
+        self.address = address
+        super().__init__(f"the connection to Postgres at {address} is lost: {problem}")
+
+
+class CannotReplicate(PostgresError):
+    """Something that must hold before changes are read, and does not."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(f"{problem}; {remedy}")
+
+
+class SlotBusy(CannotReplicate):
+    """A slot that somebody else reads."""
+
+
+class ChangesLost(PostgresError):
+    """Changes that can no longer be had, or that would be passed over in silence."""
+
+    def __init__(self, problem: str, slot: str) -> None:
+        self.slot = slot
+        super().__init__(
+            f"{problem}; to go on, drop the slot (select pg_drop_replication_slot('{slot}')), delete the checkpoint "
+            "and start again with a snapshot"
+        )
+
+
+class NotLeading(StrandlineError):
+    """A leadership, or an attempt under it, that may not publish any more."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        self.name = name
+        super().__init__(f"not leading '{name}' any more: {problem}; nothing more is published")
 
 
 class ScatteredCapture(StrandlineError):
