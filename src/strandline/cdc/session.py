@@ -71,20 +71,23 @@ class Session:
         except psycopg.OperationalError as error:
             raise ConnectionLost(self.address, one_line(str(error).encode())) from None
         result = self.result(self.timeout if timeout is None else timeout)
-        while result.status != pq.ExecStatus.COPY_BOTH and (last := self._next(time.monotonic() + self.timeout)):
-            result = last
+        columns = range(result.nfields)
         return [
             tuple(None if (value := result.get_value(row, column)) is None else value.decode() for column in columns)
-            for columns in [range(result.nfields)]
             for row in range(result.ntuples)
         ]
 
     def result(self, timeout: float) -> "pq.abc.PGresult":
-        """The next result of the server, which is no error."""
-        result = self._next(time.monotonic() + timeout)
-        if result is None:
+        """The server's answer, when it is no error: all of it, unless it is a stream that goes on."""
+        deadline = time.monotonic() + timeout
+        last = self._next(deadline)
+        if last is None:
             raise ConnectionLost(self.address, one_line(self.pgconn.error_message) or "it ended")
-        return result
+        while last.status != pq.ExecStatus.COPY_BOTH and self._next(deadline) is not None:
+            pass
+        if last.status == pq.ExecStatus.FATAL_ERROR:
+            raise self._failure(last)
+        return last
 
     def _next(self, deadline: float) -> "pq.abc.PGresult | None":
         connection = self.pgconn
@@ -95,14 +98,11 @@ class Session:
             while connection.is_busy():
                 self._await(select.POLLIN, deadline)
                 connection.consume_input()
-            result = connection.get_result()
+            return connection.get_result()
         except psycopg.OperationalError as error:
             raise ConnectionLost(self.address, one_line(str(error).encode())) from None
-        if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
-            raise self.failure(result)
-        return result
 
-    def failure(self, result: "pq.abc.PGresult") -> PostgresRefused | ConnectionLost:
+    def _failure(self, result: "pq.abc.PGresult") -> PostgresRefused | ConnectionLost:
         """An error that the server told, or that libpq made up because there is no server any more."""
         code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
         told = [
