@@ -34,6 +34,7 @@
     │   ├── CannotReplicate            something that must hold before changes are read, and does not; says what to do
     │   │   └── SlotBusy               a slot that somebody else reads
     │   └── ChangesLost                changes that can no longer be had, or that would be passed over
+    ├── SpillFailed                    transactions in progress that can be kept neither in memory nor on disk
     ├── NotLeading                     a leadership, or an attempt under it, that may not publish any more
     ├── ScatteredCapture               a capture whose connections lie on several partitions
     ├── UnreadableRecord               a record that is no captured traffic, where none may be passed over
@@ -297,6 +298,13 @@ class ChangesLost(PostgresError):
             f"{problem}; to go on, drop the slot (select pg_drop_replication_slot('{slot}')), delete the checkpoint "
             "and start again with a snapshot"
         )
+
+
+class SpillFailed(StrandlineError):
+    """Transactions in progress that can be kept neither in memory nor on disk."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem}; give TMPDIR a place with room, or have transactions come only when committed")
 
 
 class NotLeading(StrandlineError):

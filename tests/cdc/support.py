@@ -56,11 +56,10 @@ class Place:
         self.sql(*statements, f"create publication {self.publication} for all tables")
         self.sql(f"select pg_create_logical_replication_slot('{self.slot}', '{plugin}')")
 
-    def replication(self, **options: Any) -> Replication:
+    def replication(self, *, work_mem: str = "64MB", **options: Any) -> Replication:
         """A reader of the slot, not yet started."""
-        return Replication(
-            ReplicationSettings(dsn=self.dsn, slot=self.slot, publications=[self.publication], **options)
-        )
+        dsn = f"{self.dsn}?options=-c%20logical_decoding_work_mem%3D{work_mem}"
+        return Replication(ReplicationSettings(dsn=dsn, slot=self.slot, publications=[self.publication], **options))
 
     def confirmed(self) -> int:
         """What the slot's reader has acknowledged."""

@@ -9,7 +9,6 @@ import pytest
 from strandline.cdc.publication import Publication, PublishedTable, check_publications, create_publication
 from strandline.cdc.session import Session
 from strandline.cdc.slot import check_server, check_slot, create_slot, heartbeat, look, take_over
-from strandline.core.lsn import lsn_text
 from strandline.errors import (
     CannotReplicate,
     ChangesLost,
@@ -19,6 +18,7 @@ from strandline.errors import (
     SlotBusy,
     StrandlineError,
 )
+from strandline.wire.pgoutput import lsn_text
 from tests.cdc.support import Place, take_until
 from tests.support import wait_for
 

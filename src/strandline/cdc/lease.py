@@ -19,7 +19,7 @@ from strandline.cdc.session import Session
 from strandline.clock import AwakeClock, Clock
 from strandline.core import lease as core
 from strandline.core.lease import Claim, Granted, Lease, Refused
-from strandline.errors import CannotReplicate, ConnectionLost, NotLeading, PostgresError, PostgresRefused
+from strandline.errors import CannotReplicate, NotLeading, PostgresError, PostgresRefused
 from strandline.units import Nanos, nanos
 
 TERM = timedelta(seconds=10)
@@ -43,14 +43,15 @@ READ = """
     select version, leadership, holder, (extract(epoch from expires) * 1000000)::bigint, batch, attempt,
         (extract(epoch from granted) * 1000000)::bigint, (extract(epoch from clock_timestamp()) * 1000000)::bigint
     from (select) as always left join strandline.lease on name = $1"""
-MOMENT = "timestamptz 'epoch' + ${}::bigint * interval '1 microsecond'"
-VALUES = f"$4::bigint, $5, {MOMENT.format(6)}, $7::bigint, $8::bigint, {MOMENT.format(9)}"
-CREATE = f"""
+CREATE = """
     insert into strandline.lease (name, version, leadership, holder, expires, batch, attempt, granted)
-    values ($1, $2::bigint + $3::bigint, {VALUES}) on conflict do nothing returning version"""
-CHANGE = f"""
-    update strandline.lease set version = version + $3::bigint,
-        (leadership, holder, expires, batch, attempt, granted) = ({VALUES})
+    select $1, $2::bigint + 1, $3::bigint, $4, timestamptz 'epoch' + $5::bigint * interval '1 microsecond',
+        $6::bigint, $7::bigint, timestamptz 'epoch' + $8::bigint * interval '1 microsecond'
+    on conflict do nothing returning version"""
+CHANGE = """
+    update strandline.lease set version = version + 1, leadership = $3::bigint, holder = $4,
+        expires = timestamptz 'epoch' + $5::bigint * interval '1 microsecond', batch = $6::bigint,
+        attempt = $7::bigint, granted = timestamptz 'epoch' + $8::bigint * interval '1 microsecond'
     where name = $1 and version = $2::bigint returning version"""
 STUCK_SESSION = """
     select pg_terminate_backend(pid) from pg_locks
@@ -58,7 +59,7 @@ STUCK_SESSION = """
         and database = (select oid from pg_database where datname = current_database())
         and (classid::bigint << 32 | objid::bigint) = $1::bigint"""
 
-Decision = TypeVar("Decision", Lease, Granted)
+Decision = TypeVar("Decision", bound=Lease | Granted)
 
 
 class LeaseStatus(Struct, frozen=True, kw_only=True):
@@ -122,7 +123,7 @@ def _change(
         values = (
             wanted.leadership, wanted.holder, wanted.expires // 1_000, *wanted.claim, wanted.granted // 1_000,
         )  # fmt: skip
-        if session.query(CREATE if found is None else CHANGE, name, version, 1, *values):
+        if session.query(CREATE if found is None else CHANGE, name, version, *values):
             return decision
     return Refused(f"its row was changed {MOST_CONFLICTS} times under us", Nanos(0))
 
@@ -281,8 +282,8 @@ def _take(session: Session, name: str, holder: str, term: Nanos, clock: Clock) -
 class Fence:
     """Where records are sent: whether this task may send, asked before every request.
 
-    Its making claims (batch, attempt) in the name of a leadership, and waits until no other task can still send under an
-    older claim. A thread renews the grant; `check` looks at our own clock alone.
+    Its making claims (batch, attempt) in the name of a leadership, and waits until no other task can still send under
+    an older claim. A thread renews the grant; `check` looks at our own clock alone.
     """
 
     def __init__(

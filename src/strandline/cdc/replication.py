@@ -23,7 +23,6 @@ from psycopg import pq
 from psycopg.sql import Literal
 
 from strandline.cdc.session import TIMEOUT, Session, one_line, quoted
-from strandline.core.lsn import lsn_text
 from strandline.errors import (
     CannotReplicate,
     ChangesLost,
@@ -33,6 +32,7 @@ from strandline.errors import (
     PostgresUnreachable,
     SlotBusy,
 )
+from strandline.wire.pgoutput import lsn_text
 
 Frame = tuple[int, int, bytes]
 """`wal_start`, `wal_end`, and one message of pgoutput."""

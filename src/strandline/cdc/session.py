@@ -177,6 +177,12 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def parse_lsn(text: str) -> int:
+    """A position in the log, which Postgres writes as 16/B374D848."""
+    high, low = text.split("/")
+    return int(high, 16) << 32 | int(low, 16)
+
+
 def one_line(told: bytes) -> str:
     """What libpq or the server said, without its line breaks."""
     return " ".join(told.decode(errors="replace").split())

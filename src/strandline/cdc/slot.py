@@ -10,8 +10,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from strandline.cdc.session import TIMEOUT, Session, quoted
-from strandline.core.lsn import lsn_text, parse_lsn
+from strandline.cdc.session import TIMEOUT, Session, parse_lsn, quoted
 from strandline.errors import (
     CannotReplicate,
     ChangesLost,
@@ -20,6 +19,7 @@ from strandline.errors import (
     PostgresUnreachable,
     SlotBusy,
 )
+from strandline.wire.pgoutput import lsn_text
 
 PLUGIN = "pgoutput"
 HEARTBEAT = "strandline.heartbeat"
