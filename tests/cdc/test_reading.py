@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 
@@ -44,7 +45,7 @@ def log_end(place: Place) -> int:
         return heartbeat(session)
 
 
-def read_whole(place: Place, until: int, **options: object) -> tuple[list[tuple[int, int | None, Event]], str]:
+def read_whole(place: Place, until: int, **options: Any) -> tuple[list[tuple[int, int | None, Event]], str]:
     """All events up to a position, and the kinds of messages that they came in."""
     kinds = ""
     found = []

@@ -258,7 +258,8 @@ def _locked(session: Session, name: str, deadline: float) -> bool:
         if error.code != "55P03":
             raise
         _, found, now = _read(session, name)
-        if found is None or now > found.expires + STUCK:
+        # Who has just got the lock, and is about to lead, has had the time to.
+        if found is not None and now > found.expires + STUCK and patience >= LOCK_WAIT:
             session.query(STUCK_SESSION, key)
         return False
     return True

@@ -7,11 +7,11 @@ The rules:
 - Only what was acknowledged is told as flushed. What was received is told as written, which frees nothing.
 """
 
-import contextlib
 import os
 import select
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from struct import Struct
@@ -47,6 +47,8 @@ OVERHEAD = 180
 # Postgres counts time from 2000.
 EPOCH = 946_684_800_000_000
 NAP = 0.002
+SHUTDOWN_ASKS = 30
+SHUTDOWN_WITHIN = 3.0
 # Word to the server at least so often within the time after which it gives us up.
 SIGNS_OF_LIFE = 3
 
@@ -73,24 +75,25 @@ class Replication:
 
     def __init__(self, settings: ReplicationSettings) -> None:
         self._settings = settings
-        self._session: Session | None = None
         self._thread: threading.Thread | None = None
         self._ready = threading.Condition()
         self._frames: list[Frame] = []
         self._bytes = 0
         self._failure: PostgresError | None = None
         self._position: int | None = None
+        self._start = 0
         self._received = 0
         self._flushed = 0
         self._is_full = False
         self._is_due = False
         self._closing = False
         self._wake = -1
+        self._asked: deque[float] = deque(maxlen=SHUTDOWN_ASKS)
 
     def start(self, lsn: int) -> None:
         """Take the slot and read from a position on; 0 is the slot's own."""
         settings = self._settings
-        if self._session is not None:
+        if self._thread is not None:
             raise RuntimeError("a replication is started once")
         session = Session(settings.dsn, timeout=settings.timeout, replication=True)
         try:
@@ -103,8 +106,7 @@ class Replication:
             session.close()
             raise
         session.pgconn.notice_handler = self._noticed
-        self._session = session
-        self._received = self._flushed = lsn
+        self._start = self._received = lsn
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         interval = min(settings.silence, patience / SIGNS_OF_LIFE) if patience else settings.silence
         self._thread = threading.Thread(target=self._run, args=(session, interval), name="strandline-wal", daemon=True)
@@ -129,7 +131,7 @@ class Replication:
     def acknowledge(self, end_lsn: int) -> None:
         """All up to here is safe: the server need not keep it. Never goes back."""
         with self._ready:
-            if end_lsn <= self._flushed:
+            if end_lsn <= self._flushed or end_lsn < self._start:
                 return
             self._flushed = end_lsn
             self._is_due = True
@@ -137,7 +139,7 @@ class Replication:
 
     @property
     def acknowledged(self) -> int:
-        """The last position that was acknowledged, or at which reading began."""
+        """The last position that was acknowledged here; 0 when none was."""
         return self._flushed
 
     @property
@@ -156,15 +158,10 @@ class Replication:
 
     def close(self) -> None:
         """Give the slot back. What was acknowledged last is still told."""
-        with self._ready:
-            self._closing = True
-        if self._thread is not None and self._session is not None:
+        self._closing = True
+        if self._thread is not None:
             self._call()
             self._thread.join(self._settings.timeout)
-            self._session.close()
-            self._session = None
-            os.close(self._wake)
-            self._wake = -1
 
     def __enter__(self) -> Self:
         return self
@@ -176,8 +173,9 @@ class Replication:
 
     def _call(self) -> None:
         """Have the thread look up from its wait."""
-        if self._wake >= 0:
-            os.eventfd_write(self._wake, 1)
+        with self._ready:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
 
     def _noticed(self, notice: "pq.abc.PGresult") -> None:
         """From version 18 on, a publication that is dropped while we read is passed over with a mere warning."""
@@ -191,17 +189,22 @@ class Replication:
             self._ready.notify_all()
 
     def _run(self, session: Session, interval: float) -> None:
-        try:
-            self._pump(session, interval)
-        except PostgresRefused as error:
-            self._fail(explained(error, self._settings.slot))
-        except PostgresError as error:
-            self._fail(error)
-        except psycopg.Error as error:
-            self._fail(ConnectionLost(session.address, one_line(str(error).encode())))
+        # What the thread works with, it alone closes.
+        with session:
+            try:
+                self._pump(session, interval)
+            except PostgresRefused as error:
+                self._fail(explained(error, self._settings.slot))
+            except PostgresError as error:
+                self._fail(error)
+            except psycopg.Error as error:
+                self._fail(ConnectionLost(session.address, one_line(str(error).encode())))
+        with self._ready:
+            os.close(self._wake)
+            self._wake = -1
 
     def _pump(self, session: Session, interval: float) -> None:
-        connection = session.pgconn
+        connection, socket = session.pgconn, session.pgconn.socket
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         said = heard = 0.0
@@ -214,20 +217,19 @@ class Replication:
                 self._report(connection, ask=True)
                 said = now
                 heard = heard or now
-            unsent = connection.flush()
+            wanted = (select.POLLOUT if connection.flush() else 0) | (0 if self._is_full else select.POLLIN)
             if self._is_full:
                 heard = now
-                poll.register(connection.socket, select.POLLOUT if unsent else 0)
-            else:
-                poll.register(connection.socket, select.POLLIN | (select.POLLOUT if unsent else 0))
-            events = poll.poll(max(0.0, said + interval - now) * 1_000)
-            if any(descriptor == self._wake for descriptor, _ in events):
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(self._wake)
+            poll.register(socket, wanted)
+            if not wanted:
+                # Even then a poll would tell that the server is gone, at once and for ever.
+                poll.unregister(socket)
+            ready = [descriptor for descriptor, _ in poll.poll(max(0.0, said + interval - now) * 1_000)]
+            if self._wake in ready:
+                os.eventfd_read(self._wake)
             with self._ready:
                 self._is_full = self._has_no_room()
-            is_readable = any(descriptor != self._wake for descriptor, _ in events)
-            if is_readable and not self._is_full and self._read(session):
+            if socket in ready and not self._is_full and self._read(session):
                 heard = time.monotonic()
                 # A walsender sends row by row; to wake up for each costs more than to read it.
                 time.sleep(NAP)
@@ -269,10 +271,20 @@ class Replication:
             anything = True
             self._hand_over(frames, size, highest, position)
             if ask:
-                self._report(connection, ask=False)
-                connection.flush()
+                self._answer(session)
             if self._is_full or self._closing:
                 return True
+
+    def _answer(self, session: Session) -> None:
+        """The server asks for a sign of life: seldom while it runs, without a pause while it shuts down.
+
+        It would not end before all that it has sent is acknowledged, however long that takes.
+        """
+        self._asked.append(time.monotonic())
+        if len(self._asked) == SHUTDOWN_ASKS and self._asked[-1] - self._asked[0] < SHUTDOWN_WITHIN:
+            raise ConnectionLost(session.address, "the server shuts down")
+        self._report(session.pgconn, ask=False)
+        session.pgconn.flush()
 
     def _hand_over(self, frames: list[Frame], size: int, highest: int, position: int | None) -> None:
         with self._ready:
