@@ -123,10 +123,12 @@ def test_a_changed_key_is_a_delete_and_an_insert_where_the_format_says_so() -> N
     assert [op for op, _, _ in events(stay, split_key_changes=True)] == ["u"]
 
 
-def test_with_the_whole_old_row_the_template_says_what_the_key_is() -> None:
+def test_with_the_whole_old_row_the_format_says_what_the_key_is() -> None:
     full, update = orders(ReplicaIdentity.FULL), Update(7, OldRow([b"1", b"x", None]), [b"2", b"x", None])
-    how = {"split_key_changes": True}
+    how: dict[str, Any] = {"split_key_changes": True}
     assert [event[:2] for event in events(update, full, **how)] == [("u", "public.orders")]
+    keyed = events(update, full, **how, full_keys={"public.orders": ["id"]})
+    assert [event[:2] for event in keyed] == [("d", "public.orders/1"), ("c", "public.orders/2")]
     assert [event[:2] for event in events(update, full, **how, key_template="{note}")] == [("u", "x")]
     assert [event[:2] for event in events(update, full, **how, key_template="{id}")] == [("d", "1"), ("c", "2")]
 
@@ -177,8 +179,8 @@ def test_a_table_described_again_is_as_it_was_described_last() -> None:
     stamp = encoder.stamp(1, 2, COMMITTED)
     encoder.learn(Type(900, "pg_catalog", "int4"))
     after = []
-    for kinds in ({"id": 25}, {"id": 900}):
-        encoder.learn(orders(**kinds))
+    for kind in (25, 900):
+        encoder.learn(orders(id=kind))
         after.append(json.loads(encoder.of(Insert(7, [b"1"]), stamp, 0)[0].event)["after"])
     assert after == [{"id": "1"}, {"id": 1}]
 
@@ -190,6 +192,7 @@ def test_a_table_described_again_is_as_it_was_described_last() -> None:
         (Insert(7, [b"1"]), "a row of public.orders has 1 columns, and the table has 3"),
         (Update(7, OldKey([b"1"]), ROW), "a row of public.orders has 1 columns"),
         (Delete(7, OldKey([])), "a row of public.orders has 0 columns"),
+        (Insert(7, [b"1", b"x", b"{"]), "public.orders, column doc: a value of type json is none"),
     ],
 )
 def test_a_change_that_does_not_fit_its_table_is_refused(message: Change, told: str) -> None:
@@ -220,7 +223,8 @@ def test_whatever_the_columns_and_values_an_event_is_valid_and_takes_the_sinks_m
     identity = data.draw(st.sampled_from(ReplicaIdentity))
     described = Relation(7, "s", "t", identity, tuple(Column(name, kind, -1, key) for name, kind, key, _, _ in columns))
     old, new = [column[3] for column in columns], [column[4] for column in columns]
-    message = data.draw(st.sampled_from([Insert(7, new), Update(7, OldRow(old), new), Delete(7, OldKey(old))]))
+    messages: list[Change] = [Insert(7, new), Update(7, OldRow(old), new), Delete(7, OldKey(old))]
+    message = data.draw(st.sampled_from(messages))
     is_flat, split = data.draw(st.booleans()), data.draw(st.booleans())
     encoder = Events(EventFormat(database="%d", flat=is_flat, split_key_changes=split))
     encoder.learn(described)

@@ -32,7 +32,7 @@ def relation(
 
 
 def key(described: Relation, row: Row, template: str | None = None) -> str:
-    return KeyRule(described, template).of(row)
+    return KeyRule(described, template, {}).of(row)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_two_rows_have_the_same_partition_key_if_and_only_if_they_have_the_same_
 @given(st.tuples(NAMES, NAMES), st.tuples(NAMES, NAMES), TEXTS, TEXTS)
 def test_two_tables_share_no_key(one: tuple[str, str], two: tuple[str, str], first: bytes, second: bytes) -> None:
     assume(one != two)
-    rules = [KeyRule(relation(1, 0, schema=schema, table=table), None) for schema, table in (one, two)]
+    rules = [KeyRule(relation(1, 0, schema=schema, table=table), None, {}) for schema, table in (one, two)]
     assert len({rules[0].table, rules[0].of([first]), rules[1].table, rules[1].of([second])}) == 4
     assert all(1 <= len(rule.table) <= 256 for rule in rules)
 
@@ -67,6 +67,16 @@ def test_two_tables_share_no_key(one: tuple[str, str], two: tuple[str, str], fir
 def test_without_key_columns_a_table_keeps_its_order_as_a_whole(identity: ReplicaIdentity) -> None:
     described = relation(0, 2, identity)
     assert key(described, [b"1", b"2"]) == key(described, [b"3", None]) == "public.t"
+
+
+def test_with_the_whole_old_row_the_caller_says_what_the_key_is() -> None:
+    keys = {"public.t": ["v1", "v0"], "public.u": ["v0"]}
+    full = relation(0, 3, ReplicaIdentity.FULL)
+    rule = KeyRule(full, None, keys)
+    assert (rule.of([b"1", b"2", b"3"]), rule.columns) == ("public.t/2,1", [1, 0])
+    assert KeyRule(full, None, {"public.t": ["v0", "gone"]}).of([b"1", b"2", b"3"]) == "public.t"
+    assert KeyRule(relation(1), None, keys).of([b"1", b"2"]) == "public.t/1"
+    assert KeyRule(full, "{v2}", keys).columns == [0, 1, 2]
 
 
 def test_a_template_takes_the_columns_that_it_names() -> None:
@@ -99,9 +109,9 @@ def test_a_long_key_of_a_template_is_hashed(text: str) -> None:
 )
 def test_a_template_that_does_not_fit_is_refused(template: str, told: str) -> None:
     with pytest.raises(OptionError, match=re.escape(told)):
-        KeyRule(relation(1), template)
+        KeyRule(relation(1), template, {})
 
 
 def test_a_key_that_was_not_told_is_refused() -> None:
-    with pytest.raises(MalformedChange, match="does not tell the value of its key"):
+    with pytest.raises(MalformedChange, match=r"public\.t: an update does not tell its row's key"):
         key(relation(1), [UNCHANGED, b"x"])

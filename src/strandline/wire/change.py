@@ -46,7 +46,7 @@ class Table:
         self.relation = relation
         self._form = form = form_of(chosen, relation.schema, relation.name)
         self._split = chosen.split_key_changes
-        self._key = KeyRule(relation, chosen.key_template)
+        self._key = KeyRule(relation, chosen.key_template, chosen.full_keys)
         self._identity = [at for at, column in enumerate(relation.columns) if column.key]
         self._names = [form.column(column.name) for column in relation.columns]
         self._converters = [converter(column.type, types) for column in relation.columns]
@@ -56,11 +56,13 @@ class Table:
 
     def inserted(self, row: Row, stamp: Stamp, ordinal: int, op: str = "c") -> Event:
         """The event of a new row, or (op "r") of one that a snapshot read."""
-        after = None if self._json else self._whole(row)
-        if after is None:
+        if self._json:
+            return self._made(op, stamp, ordinal, None, row)
+        try:
+            event = self._form.row(op.encode(), stamp, ordinal, None, self._whole(row))
+        except _NotSent:
             return self._made(op, stamp, ordinal, None, row)
         relation = self.relation
-        event = self._form.row(op.encode(), stamp, ordinal, None, after)
         return Event(ordinal, op, relation.schema, relation.name, self._key.of(row), event)
 
     def updated(self, change: Update, stamp: Stamp, ordinal: int) -> Sequence[Event]:
@@ -91,20 +93,25 @@ class Table:
         notes, before, after = b"", None, None
         row: Row = []
         if old is not None:
-            before = self._members(old.row, None if isinstance(old, OldRow) else self._identity)
-            notes = self._json_nulls(b"json_null_before", old.row)
             row = old.row
+            before = self._members(row) if isinstance(old, OldRow) else self._some(row, self._identity)
+            notes = self._json_nulls(b"json_null_before", row)
         if new is not None:
-            after = self._members(new)
-            if unchanged := [name for name, value in zip(self._names, new, strict=True) if value is UNCHANGED]:
-                notes += self._form.note(b"unchanged", listed(unchanged))
-            notes += self._json_nulls(b"json_null", new)
             row = new
+            after = self._members(row)
+            if UNCHANGED in row:
+                missing = [name for name, value in zip(self._names, row, strict=True) if value is UNCHANGED]
+                notes += self._form.note(b"unchanged", listed(missing))
+            notes += self._json_nulls(b"json_null", row)
         event = self._form.row(op.encode(), stamp, ordinal, before, after, notes=notes)
         return Event(ordinal, op, self.relation.schema, self.relation.name, self._key.of(row), event)
 
-    def _whole(self, row: Row) -> bytes | None:
-        """A row as the members of an object, or None where a value was not sent."""
+    def _members(self, row: Row) -> bytes:
+        """A row as the members of an object, without what was not sent."""
+        return self._some(row, range(len(row))) if UNCHANGED in row else self._whole(row)
+
+    def _whole(self, row: Row) -> bytes:
+        """A row of which everything was sent."""
         if len(row) != len(self._names):
             raise self._misfit(row)
         try:
@@ -113,26 +120,29 @@ class Table:
                 # They are as many; to have that checked again costs a tenth of the whole.
                 for convert, value in zip(self._converters, row)  # noqa: B905
             ]
-        except _NotSent:
-            return None
+        except MalformedChange:
+            # It says where when the columns are taken one by one.
+            return self._some(row, range(len(row)))
         return self._layout % tuple(values)
 
-    def _members(self, row: Row, only: Sequence[int] | None = None) -> bytes:
-        """A row, or some of its columns, as the members of an object, without those that were not sent."""
-        whole = None if only is not None else self._whole(row)
-        if whole is not None:
-            return whole
+    def _some(self, row: Row, columns: Sequence[int]) -> bytes:
+        """Some columns of a row, without what was not sent."""
         if len(row) != len(self._names):
             raise self._misfit(row)
         members = []
-        for at in range(len(row)) if only is None else only:
+        for at in columns:
             value = row[at]
-            if value is not UNCHANGED:
+            if value is UNCHANGED:
+                continue
+            try:
                 members.append(self._labels[at] + (b"null" if value is None else self._converters[at](value)))
+            except MalformedChange as error:
+                place = f"{self.relation.schema}.{self.relation.name}, column {self.relation.columns[at].name}"
+                raise MalformedChange(f"{place}: {error}") from None
         return b",".join(members)
 
     def _json_nulls(self, note: bytes, row: Row) -> bytes:
-        holding = [self._names[at] for at in self._json if is_json_null(row[at])]
+        holding = [self._names[at] for at in self._json if is_json_null(row[at])] if self._json else None
         return self._form.note(note, listed(holding)) if holding else b""
 
     def _completed(self, new: Row, old: OldKey | OldRow) -> Row:

@@ -19,8 +19,9 @@
   number of `_` in front, gets one more `_` in front.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from msgspec import Struct
@@ -39,6 +40,8 @@ class EventFormat(Struct, frozen=True, kw_only=True):
     split_key_changes: bool = False
     """Tell an update that changes the key as a delete of the old key and an insert of the new."""
     key_template: str | None = None
+    full_keys: Mapping[str, Sequence[str]] = MappingProxyType({})
+    """What rows of tables with replica identity FULL are known by: column names by table, such as `public.orders`."""
 
 
 class Event(Struct, frozen=True, gc=False):

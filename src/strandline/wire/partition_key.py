@@ -2,8 +2,10 @@
 
 - By default it is `schema.table/key`, of the columns of the replica identity (the primary key, or the index chosen for
   it) as Postgres prints them: `public.orders/17`, `public.lines/17,3`. Different rows have different keys.
-- Where there are no such columns (replica identity FULL or NOTHING, or no primary key) it is `schema.table`: the order
-  of the whole table. A hash of the row would scatter a row's changes. A template helps where FULL tells all columns.
+- With replica identity FULL Postgres does not say which columns are the primary key: the caller may (`full_keys`).
+- Where there are no such columns (nobody said, replica identity NOTHING, no primary key, or a column that was said is
+  no longer there) it is `schema.table`: the order of the whole table, one record after the other. A hash of the row
+  would scatter a row's changes.
 - By a template: `{schema}.{table}.{customer}` takes the named columns' text; null is `null`. A column outside the
   replica identity is refused, for a delete does not tell it. Text between the columns is the user's to choose: rows
   that it gives the same key share their order.
@@ -14,7 +16,7 @@ key.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from string import Formatter
 from typing import Final, TypeAlias
@@ -30,32 +32,32 @@ PartitionKey: TypeAlias = Callable[[Row], str]
 
 
 class KeyRule:
-    """How the rows of a table are keyed. `columns` are the places of what a row is known by."""
+    """How the rows of a table are keyed. A row is another one when one of `columns`, by their places, is another."""
 
-    __slots__ = ("_parts", "columns", "of", "table")
+    __slots__ = ("_name", "_parts", "columns", "of", "table")
 
-    def __init__(self, relation: Relation, template: str | None) -> None:
-        self.table = bounded(table_name(relation.schema, relation.name).encode())
+    def __init__(self, relation: Relation, template: str | None, full_keys: Mapping[str, Sequence[str]]) -> None:
+        self._name = table_name(relation.schema, relation.name)
+        self.table = bounded(self._name.encode())
         """The key of what concerns the table as a whole."""
-        known_by_key = relation.identity in {ReplicaIdentity.DEFAULT, ReplicaIdentity.INDEX}
-        self.columns = [at for at, column in enumerate(relation.columns) if column.key and known_by_key]
+        self.columns = _known_by(relation, full_keys.get(self._name, ()))
         self.of: PartitionKey
         """The partition key of a row."""
         self._parts: list[bytes | int] = []
         if template is not None:
             self._parts = _parsed(template, relation)
-            self.columns = self.columns or [part for part in self._parts if isinstance(part, int)]
+            self.columns = sorted({*self.columns, *(part for part in self._parts if isinstance(part, int))})
             self.of = self._by_template
         elif not self.columns:
             self.of = self._of_the_table
         else:
-            self.of = _by_columns(table_name(relation.schema, relation.name), self.columns)
+            self.of = _by_columns(self._name, self.columns)
 
     def _of_the_table(self, _row: Row) -> str:
         return self.table
 
     def _by_template(self, row: Row) -> str:
-        parts = [part if isinstance(part, bytes) else _told(row[part]) for part in self._parts]
+        parts = [part if isinstance(part, bytes) else _told(row[part], self._name) for part in self._parts]
         # Kinesis takes no empty key.
         return bounded(b"".join(parts)) or self.table
 
@@ -75,26 +77,36 @@ def table_name(schema: str, table: str) -> str:
     return ".".join(name if PLAIN_NAME.fullmatch(name) else string(name.encode()).decode() for name in (schema, table))
 
 
+def _known_by(relation: Relation, full_key: Sequence[str]) -> list[int]:
+    """The places of the columns that tell rows apart, as far as they are known."""
+    if relation.identity is ReplicaIdentity.FULL:
+        places = {column.name: at for at, column in enumerate(relation.columns)}
+        return [places[name] for name in full_key] if places.keys() >= set(full_key) else []
+    if relation.identity is ReplicaIdentity.NOTHING:
+        return []
+    return [at for at, column in enumerate(relation.columns) if column.key]
+
+
 def _by_columns(table: str, columns: Sequence[int]) -> PartitionKey:
     begin = f"{table}/".encode()
     if len(columns) == 1:
         (only,) = columns
 
         def by_one(row: Row) -> str:
-            return bounded(begin + _told(row[only]))
+            return bounded(begin + _told(row[only], table))
 
         return by_one
 
     def by_several(row: Row) -> str:
-        texts = (_told(row[at]).replace(b"\\", b"\\\\").replace(b",", b"\\,") for at in columns)
+        texts = (_told(row[at], table).replace(b"\\", b"\\\\").replace(b",", b"\\,") for at in columns)
         return bounded(begin + b",".join(texts))
 
     return by_several
 
 
-def _told(value: Value) -> bytes:
+def _told(value: Value, table: str) -> bytes:
     if value is UNCHANGED:
-        raise MalformedChange("a change does not tell the value of its key, which is stored apart; update Postgres")
+        raise MalformedChange(f"{table}: an update does not tell its row's key, which is stored apart; update Postgres")
     return b"null" if value is None else value
 
 

@@ -193,13 +193,12 @@ _SHORT: Final = struct.Struct(">H").unpack_from
 _INT: Final = struct.Struct(">I").unpack_from
 _COLUMN: Final = struct.Struct(">Ii").unpack_from
 _BEGIN: Final = struct.Struct(">xQqI")
-_COMMIT: Final = struct.Struct(">xBQQq")
-_ORIGIN: Final = struct.Struct(">xQ").unpack_from
+_COMMIT: Final = struct.Struct(">xxQQq")
+_ORIGIN: Final = struct.Struct(">xQ")
 _MESSAGE: Final = struct.Struct(">BQ").unpack_from
 _TRUNCATE: Final = struct.Struct(">IB").unpack_from
 _STREAM_START: Final = struct.Struct(">xIB")
-_STREAM_STOP: Final = struct.Struct(">x")
-_STREAM_COMMIT: Final = struct.Struct(">xIBQQq")
+_STREAM_COMMIT: Final = struct.Struct(">xIxQQq")
 _STREAM_ABORT: Final = struct.Struct(">xII")
 _TEXT, _NULL, _SAME, _BINARY = b"tnub"
 _NEW, _KEY, _OLD = b"NKO"
@@ -216,25 +215,31 @@ def decode(frame: bytes, *, streaming: bool) -> Message:
     try:
         change = _CHANGES.get(kind)
         if change is not None:
-            return change(frame, 5, _INT(frame, 1)[0]) if streaming else change(frame, 1, None)
-        control = (_INSIDE if streaming else _OUTSIDE).get(kind)
-        if control is None:
-            raise _refused(kind, streaming=streaming)
-        return control(frame)
+            message, end = change(frame, 5, _INT(frame, 1)[0]) if streaming else change(frame, 1, None)
+        else:
+            control = (_INSIDE if streaming else _OUTSIDE).get(kind)
+            if control is None:
+                raise _refused(kind, streaming=streaming)
+            message, end = control(frame)
     except (IndexError, struct.error):
         raise MalformedChange(f"{_NAMES[kind]} ends early, after {len(frame)} bytes") from None
+    if end != len(frame):
+        how = "ends early" if end > len(frame) else "goes on"
+        raise MalformedChange(f"{_NAMES[kind]} {how}: it needs {end} bytes and has {len(frame)}")
+    return message
 
 
-def _insert(frame: bytes, at: int, xid: int | None) -> Insert:
+# What follows reads a message and says where it ends; `decode` holds that against the frame.
+
+
+def _insert(frame: bytes, at: int, xid: int | None) -> tuple[Insert, int]:
     if frame[at + 4] != _NEW:
         raise MalformedChange(f"Insert has no new row: {frame[at + 4 : at + 5]!r} stands in its place")
     row, end = _row(frame, at + 5)
-    if end != len(frame):
-        raise _wrong_end(frame, end)
-    return Insert(_INT(frame, at)[0], row, xid)
+    return Insert(_INT(frame, at)[0], row, xid), end
 
 
-def _update(frame: bytes, at: int, xid: int | None) -> Update:
+def _update(frame: bytes, at: int, xid: int | None) -> tuple[Update, int]:
     old: OldKey | OldRow | None = None
     (relation,) = _INT(frame, at)
     part, at = frame[at + 4], at + 5
@@ -245,23 +250,18 @@ def _update(frame: bytes, at: int, xid: int | None) -> Update:
     if part != _NEW:
         raise MalformedChange(f"Update has no new row: {bytes([part])!r} stands in its place")
     new, end = _row(frame, at)
-    if end != len(frame):
-        raise _wrong_end(frame, end)
-    return Update(relation, old, new, xid)
+    return Update(relation, old, new, xid), end
 
 
-def _delete(frame: bytes, at: int, xid: int | None) -> Delete:
+def _delete(frame: bytes, at: int, xid: int | None) -> tuple[Delete, int]:
     part = frame[at + 4]
     if part not in {_KEY, _OLD}:
         raise MalformedChange(f"Delete has no old row: {bytes([part])!r} stands in its place")
     row, end = _row(frame, at + 5)
-    if end != len(frame):
-        raise _wrong_end(frame, end)
-    return Delete(_INT(frame, at)[0], OldKey(row) if part == _KEY else OldRow(row), xid)
+    return Delete(_INT(frame, at)[0], OldKey(row) if part == _KEY else OldRow(row), xid), end
 
 
 def _row(frame: bytes, at: int) -> tuple[Row, int]:
-    """A row and where it ends. Beyond the frame's end means that its last value is cut short."""
     row: Row = []
     (count,) = _SHORT(frame, at)
     at += 2
@@ -286,7 +286,7 @@ def _row(frame: bytes, at: int) -> tuple[Row, int]:
     return row, at
 
 
-def _relation(frame: bytes, at: int, xid: int | None) -> Relation:
+def _relation(frame: bytes, at: int, xid: int | None) -> tuple[Relation, int]:
     (oid,) = _INT(frame, at)
     schema, at = _name(frame, at + 4)
     name, at = _name(frame, at)
@@ -302,82 +302,65 @@ def _relation(frame: bytes, at: int, xid: int | None) -> Relation:
         kind, modifier = _COLUMN(frame, at)
         at += 8
         columns.append(Column(column, kind, modifier, bool(flags & 1)))
-    if at != len(frame):
-        raise _wrong_end(frame, at)
-    return Relation(oid, schema or "pg_catalog", name, identity, tuple(columns), xid)
+    return Relation(oid, schema or "pg_catalog", name, identity, tuple(columns), xid), at
 
 
-def _type(frame: bytes, at: int, xid: int | None) -> Type:
+def _type(frame: bytes, at: int, xid: int | None) -> tuple[Type, int]:
     (oid,) = _INT(frame, at)
     schema, at = _name(frame, at + 4)
-    name, at = _name(frame, at)
-    if at != len(frame):
-        raise _wrong_end(frame, at)
-    return Type(oid, schema or "pg_catalog", name, xid)
+    name, end = _name(frame, at)
+    return Type(oid, schema or "pg_catalog", name, xid), end
 
 
-def _truncate(frame: bytes, at: int, xid: int | None) -> Truncate:
+def _truncate(frame: bytes, at: int, xid: int | None) -> tuple[Truncate, int]:
     count, flags = _TRUNCATE(frame, at)
-    at += 5
-    if len(frame) - at != 4 * count:
-        raise _wrong_end(frame, at + 4 * count)
-    relations = struct.unpack_from(f">{count}I", frame, at)
-    return Truncate(relations, bool(flags & 1), bool(flags & 2), xid)
+    end = at + 5 + 4 * count
+    relations = tuple(_INT(frame, place)[0] for place in range(at + 5, end, 4))
+    return Truncate(relations, bool(flags & 1), bool(flags & 2), xid), end
 
 
-def _message(frame: bytes, at: int, xid: int | None) -> LogicalMessage:
+def _message(frame: bytes, at: int, xid: int | None) -> tuple[LogicalMessage, int]:
     flags, lsn = _MESSAGE(frame, at)
     prefix, at = _name(frame, at + 9)
     end = at + 4 + _INT(frame, at)[0]
-    if end != len(frame):
-        raise _wrong_end(frame, end)
-    return LogicalMessage(bool(flags & 1), lsn, prefix, frame[at + 4 :], xid)
+    return LogicalMessage(bool(flags & 1), lsn, prefix, frame[at + 4 : end], xid), end
 
 
-def _begin(frame: bytes) -> Begin:
-    lsn, committed, xid = _whole(_BEGIN, frame)
-    return Begin(lsn, _unix(committed), xid)
+def _begin(frame: bytes) -> tuple[Begin, int]:
+    lsn, committed, xid = _BEGIN.unpack_from(frame)
+    return Begin(lsn, _unix(committed), xid), _BEGIN.size
 
 
-def _commit(frame: bytes) -> Commit:
-    _flags, lsn, end, committed = _whole(_COMMIT, frame)
-    return Commit(lsn, end, _unix(committed))
+def _commit(frame: bytes) -> tuple[Commit, int]:
+    lsn, end, committed = _COMMIT.unpack_from(frame)
+    return Commit(lsn, end, _unix(committed)), _COMMIT.size
 
 
-def _origin(frame: bytes) -> Origin:
-    (lsn,) = _ORIGIN(frame)
-    name, at = _name(frame, 9)
-    if at != len(frame):
-        raise _wrong_end(frame, at)
-    return Origin(lsn, name)
+def _origin(frame: bytes) -> tuple[Origin, int]:
+    (lsn,) = _ORIGIN.unpack_from(frame)
+    name, end = _name(frame, _ORIGIN.size)
+    return Origin(lsn, name), end
 
 
-def _stream_start(frame: bytes) -> StreamStart:
-    xid, first = _whole(_STREAM_START, frame)
-    return StreamStart(xid, bool(first))
+def _stream_start(frame: bytes) -> tuple[StreamStart, int]:
+    xid, first = _STREAM_START.unpack_from(frame)
+    return StreamStart(xid, bool(first)), _STREAM_START.size
 
 
-def _stream_stop(frame: bytes) -> StreamStop:
-    _whole(_STREAM_STOP, frame)
-    return StreamStop()
+def _stream_stop(_frame: bytes) -> tuple[StreamStop, int]:
+    return StreamStop(), 1
 
 
-def _stream_commit(frame: bytes) -> StreamCommit:
-    xid, _flags, lsn, end, committed = _whole(_STREAM_COMMIT, frame)
-    return StreamCommit(xid, lsn, end, _unix(committed))
+def _stream_commit(frame: bytes) -> tuple[StreamCommit, int]:
+    xid, lsn, end, committed = _STREAM_COMMIT.unpack_from(frame)
+    return StreamCommit(xid, lsn, end, _unix(committed)), _STREAM_COMMIT.size
 
 
-def _stream_abort(frame: bytes) -> StreamAbort:
+def _stream_abort(frame: bytes) -> tuple[StreamAbort, int]:
     if len(frame) == _STREAM_ABORT.size + 16:
         raise MalformedChange("Stream Abort is one of protocol 4; replicate without streaming 'parallel'")
-    xid, subxid = _whole(_STREAM_ABORT, frame)
-    return StreamAbort(xid, subxid)
-
-
-def _whole(layout: struct.Struct, frame: bytes) -> tuple[int, ...]:
-    if len(frame) != layout.size:
-        raise _wrong_end(frame, layout.size)
-    return layout.unpack(frame)
+    xid, subxid = _STREAM_ABORT.unpack_from(frame)
+    return StreamAbort(xid, subxid), _STREAM_ABORT.size
 
 
 def _name(frame: bytes, at: int) -> tuple[str, int]:
@@ -400,13 +383,6 @@ def _unix(committed: int) -> int:
     return moment
 
 
-def _wrong_end(frame: bytes, end: int) -> MalformedChange:
-    name = _NAMES[frame[:1]]
-    if end > len(frame):
-        return MalformedChange(f"{name} ends early: it needs {end} bytes and has {len(frame)}")
-    return MalformedChange(f"{name} goes on: it needs {end} bytes and has {len(frame)}")
-
-
 def _refused(kind: bytes, *, streaming: bool) -> MalformedChange:
     if kind in _TWO_PHASE:
         return MalformedChange(f"{_TWO_PHASE[kind]} belongs to two-phase commit; replicate without option 'two_phase'")
@@ -416,13 +392,13 @@ def _refused(kind: bytes, *, streaming: bool) -> MalformedChange:
 
 
 _IDENTITIES: Final = {ord(identity.value): identity for identity in ReplicaIdentity}
-_CHANGES: Final[dict[bytes, Callable[[bytes, int, int | None], Message]]] = {
+_CHANGES: Final[dict[bytes, Callable[[bytes, int, int | None], tuple[Message, int]]]] = {
     b"I": _insert, b"U": _update, b"D": _delete,
     b"R": _relation, b"Y": _type, b"T": _truncate, b"M": _message,
 }  # fmt: skip
 # An origin is told once a stream, and carries no id.
-_INSIDE: Final[dict[bytes, Callable[[bytes], Message]]] = {b"O": _origin, b"E": _stream_stop}
-_OUTSIDE: Final[dict[bytes, Callable[[bytes], Message]]] = {
+_INSIDE: Final[dict[bytes, Callable[[bytes], tuple[Message, int]]]] = {b"O": _origin, b"E": _stream_stop}
+_OUTSIDE: Final[dict[bytes, Callable[[bytes], tuple[Message, int]]]] = {
     b"B": _begin, b"C": _commit, b"O": _origin,
     b"S": _stream_start, b"c": _stream_commit, b"A": _stream_abort,
 }  # fmt: skip
