@@ -10,7 +10,8 @@ from datetime import timedelta
 
 import pytest
 
-from strandline.cdc.lease import Fence, Leadership, acquire, create_lease_table, lease_status
+from strandline.cdc.fence import Fence
+from strandline.cdc.lease import Leadership, acquire, create_lease_table, lease_status
 from strandline.cdc.session import Session
 from strandline.clock import ManualClock
 from strandline.errors import CannotReplicate, NotLeading
@@ -123,7 +124,8 @@ def test_a_row_taken_from_under_a_leader_ends_its_leadership(led: Place) -> None
 LEADER = """
 import sys, time
 from datetime import timedelta
-from strandline.cdc.lease import Fence, acquire
+from strandline.cdc.fence import Fence
+from strandline.cdc.lease import acquire
 from strandline.errors import NotLeading
 leadership = acquire(sys.argv[1], "orders", "frozen", wait=timedelta(seconds=30), term=timedelta(seconds=1.5))
 fence = Fence(sys.argv[1], "orders", leadership.number, 7, 0, grant=timedelta(seconds=1))

@@ -109,6 +109,9 @@ def test_a_full_queue_holds_the_server_back_and_still_answers_it(place: Place) -
         deadline = time.monotonic() + 1.5
         wait_for(lambda: time.monotonic() > deadline, "the server's patience is over")
         assert place.sql(reader) == walsender
+        # It has not come to the end of the one transaction that there is.
+        behind = f"select sent_lsn < pg_current_wal_flush_lsn() from pg_stat_replication where pid = ({reader})"
+        assert place.sql(behind) == [(True,)]
         frames = take_until(replication, b"C")
     assert kinds(frames).count("I") == 20_000
 

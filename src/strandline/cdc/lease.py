@@ -1,4 +1,4 @@
-"""Leadership among instances: an advisory lock of Postgres, a lease row, and the fence where records are sent.
+"""Leadership among instances: an advisory lock of Postgres, and a lease row.
 
 The lock makes a hand-over quick: it is free the moment its session ends. The row decides: a session may live on in a
 process that stands still, and one that is dead may have tasks elsewhere that still send. What may be decided over the
@@ -23,9 +23,8 @@ from strandline.errors import CannotReplicate, NotLeading, PostgresError, Postgr
 from strandline.units import Nanos, nanos
 
 TERM = timedelta(seconds=10)
-GRANT = timedelta(seconds=3)
 MARGIN = timedelta(milliseconds=250)
-# Of a term or a grant, the share after which it is asked for again.
+# Of a term, the share after which it is asked for again.
 AGAIN = 3
 LOCK_WAIT = 1.0
 ANSWER = 5.0
@@ -110,22 +109,23 @@ def _read(session: Session, name: str) -> tuple[int, Lease | None, Nanos]:
     return int(version), found, moment
 
 
-def _change(
+def change_lease(
     session: Session, name: str, decide: Callable[[Lease | None, Nanos], Decision | Refused]
-) -> Decision | Refused:
-    """Read, decide, and write if nobody has written meanwhile; else again."""
+) -> tuple[Decision | Refused, Nanos]:
+    """Read, decide, and write if nobody has written meanwhile; else again. Also the time at which it was read."""
+    now = Nanos(0)
     for _ in range(MOST_CONFLICTS):
         version, found, now = _read(session, name)
         decision = decide(found, now)
         if isinstance(decision, Refused):
-            return decision
+            return decision, now
         wanted = decision.lease if isinstance(decision, Granted) else decision
         values = (
             wanted.leadership, wanted.holder, wanted.expires // 1_000, *wanted.claim, wanted.granted // 1_000,
         )  # fmt: skip
         if session.query(CREATE if found is None else CHANGE, name, version, *values):
-            return decision
-    return Refused(f"its row was changed {MOST_CONFLICTS} times under us", Nanos(0))
+            return decision, now
+    return Refused(f"its row was changed {MOST_CONFLICTS} times under us", Nanos(0)), now
 
 
 class Leadership:
@@ -168,17 +168,13 @@ class Leadership:
 
     def _renew(self) -> None:
         asked = self._clock.monotonic()
-        told: list[Nanos] = []
-
-        def decide(found: Lease | None, now: Nanos) -> Lease | Refused:
-            told.append(now)
-            return core.renew(found, self.number, now=now, term=self._term)
-
-        renewed = _change(self._session, self.name, decide)
+        renewed, now = change_lease(
+            self._session, self.name, lambda found, now: core.renew(found, self.number, now=now, term=self._term)
+        )
         if isinstance(renewed, Refused):
             self._lose(renewed.reason)
         else:
-            self._until = core.countdown(asked, Nanos(renewed.expires - told[-1]), nanos(MARGIN))
+            self._until = core.countdown(asked, Nanos(renewed.expires - now), nanos(MARGIN))
 
     def _lose(self, problem: str) -> None:
         self._failure = self._failure or NotLeading(self.name, problem)
@@ -189,7 +185,7 @@ class Leadership:
         self._stop()
         try:
             if self._failure is None:
-                _change(self._session, self.name, lambda found, now: core.release(found, self.number, now=now))
+                change_lease(self._session, self.name, lambda found, now: core.release(found, self.number, now=now))
         except PostgresError:
             pass  # It runs out by itself.
         finally:
@@ -268,115 +264,7 @@ def _locked(session: Session, name: str, deadline: float) -> bool:
 def _take(session: Session, name: str, holder: str, term: Nanos, clock: Clock) -> Leadership | float:
     """Lead, or for how many seconds to wait."""
     asked = clock.monotonic()
-    told: list[Nanos] = []
-
-    def decide(found: Lease | None, now: Nanos) -> Lease | Refused:
-        told.append(now)
-        return core.take(found, holder, now=now, term=term)
-
-    taken = _change(session, name, decide)
+    taken, now = change_lease(session, name, lambda found, now: core.take(found, holder, now=now, term=term))
     if isinstance(taken, Refused):
         return (taken.wait or 0) / 1e9
-    return Leadership(session, name, taken, asked=asked, now=told[-1], term=term, clock=clock)
-
-
-class Fence:
-    """Where records are sent: whether this task may send, asked before every request.
-
-    Its making claims (batch, attempt) in the name of a leadership, and waits until no other task can still send under
-    an older claim. A thread renews the grant; `check` looks at our own clock alone.
-    """
-
-    def __init__(
-        self,
-        dsn: str,
-        name: str,
-        leadership: int,
-        batch: int,
-        attempt: int,
-        *,
-        grant: timedelta = GRANT,
-        clock: Clock | None = None,
-    ) -> None:
-        self.name = name
-        self.leadership = leadership
-        self.claim = Claim(batch, attempt)
-        self._grant = nanos(grant)
-        self._clock = clock or AwakeClock()
-        self._until = Nanos(0)
-        self._failure: NotLeading | None = None
-        self._ended = threading.Event()
-        self._session = Session(dsn, timeout=max(grant.total_seconds(), 1.0))
-        try:
-            wait = self._renew()
-            if wait:
-                self._ended.wait(wait / 1e9)
-                self._renew()
-            if self._failure is not None:
-                raise self._failure
-        except (PostgresError, NotLeading):
-            self._session.close()
-            raise
-        self._thread = threading.Thread(target=self._keep, name="strandline-fence", daemon=True)
-        self._thread.start()
-
-    def check(self) -> None:
-        """Returns while records may be sent; raises NotLeading from then on."""
-        if self._failure is None and self._clock.monotonic() >= self._until:
-            self._failure = NotLeading(self.name, "the leave to send ran out before it could be renewed")
-        if self._failure is not None:
-            raise self._failure
-
-    __call__ = check
-
-    @property
-    def left(self) -> Nanos:
-        """For how long records may be sent without another word from Postgres: no request should take longer."""
-        return Nanos(max(0, self._until - self._clock.monotonic()))
-
-    def _keep(self) -> None:
-        while not self._ended.wait(self._grant / 1e9 / AGAIN) and self._failure is None:
-            try:
-                self._renew()
-            except PostgresError as error:
-                self._failure = NotLeading(self.name, f"its lease cannot be read: {error}")
-
-    def _renew(self) -> Nanos:
-        asked = self._clock.monotonic()
-        told: list[Nanos] = []
-
-        def decide(found: Lease | None, now: Nanos) -> Granted | Refused:
-            told.append(now)
-            return core.claim(found, self.leadership, self.claim, now=now, grant=self._grant)
-
-        granted = _change(self._session, self.name, decide)
-        if isinstance(granted, Refused):
-            self._failure = NotLeading(self.name, granted.reason)
-            return Nanos(0)
-        self._until = core.countdown(asked, Nanos(granted.lease.granted - told[-1]), nanos(MARGIN))
-        return granted.wait
-
-    def close(self) -> None:
-        """Nothing more is sent: whoever comes next need not wait."""
-        self._ended.set()
-        self._thread.join(ANSWER * 2)
-        try:
-            if not self._thread.is_alive():
-                _change(
-                    self._session,
-                    self.name,
-                    lambda found, now: core.finish(found, self.leadership, self.claim, now=now),
-                )
-        except PostgresError:
-            pass  # It runs out by itself.
-        finally:
-            self._failure = self._failure or NotLeading(self.name, "the task has ended")
-            self._session.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    return Leadership(session, name, taken, asked=asked, now=now, term=term, clock=clock)

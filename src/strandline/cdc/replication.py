@@ -15,12 +15,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from struct import Struct
+from struct import error as StructError  # noqa: N812  (it is a class)
 from types import TracebackType
 from typing import Self
 
 import psycopg
 from psycopg import pq
-from psycopg.sql import Literal
 
 from strandline.cdc.session import TIMEOUT, Session, one_line, quoted
 from strandline.errors import (
@@ -197,7 +197,7 @@ class Replication:
                 self._fail(explained(error, self._settings.slot))
             except PostgresError as error:
                 self._fail(error)
-            except psycopg.Error as error:
+            except (psycopg.Error, StructError, OSError) as error:
                 self._fail(ConnectionLost(session.address, one_line(str(error).encode())))
         with self._ready:
             os.close(self._wake)
@@ -272,7 +272,7 @@ class Replication:
             self._hand_over(frames, size, highest, position)
             if ask:
                 self._answer(session)
-            if self._is_full or self._closing:
+            if self._is_full or self._is_due or self._closing:
                 return True
 
     def _answer(self, session: Session) -> None:
@@ -325,7 +325,7 @@ def _command(settings: ReplicationSettings, lsn: int) -> str:
         "messages": "true",
         **({"streaming": "on"} if settings.streaming else {}),
     }
-    told = ", ".join(f"{name} {Literal(value).as_string(None)}" for name, value in options.items())
+    told = ", ".join("{} '{}'".format(name, value.replace("'", "''")) for name, value in options.items())
     return f"START_REPLICATION SLOT {quoted(settings.slot)} LOGICAL {lsn_text(lsn)} ({told})"
 
 
@@ -336,11 +336,11 @@ def explained(error: PostgresRefused, slot: str) -> PostgresError:
             error.problem, "only one instance reads a slot: stop the other, or wait until Postgres gives it up"
         )
     if error.code == "42704" and "publication" in error.problem:
-        return CannotReplicate(error.problem, "create it, or have it created")
+        return CannotReplicate(error.problem, "create it, or have it created, before the changes that are to be read")
     if error.code == "42704":
         return CannotReplicate(error.problem, "create it, or have it created, and take a snapshot")
     if error.code == "42501":
         return CannotReplicate(error.problem, "give the role what it lacks: ALTER ROLE ... REPLICATION")
-    if error.code in {"55000", "58P01", "XX002"}:
+    if error.code == "58P01" or (error.code == "55000" and "can no longer" in error.problem):
         return ChangesLost(error.problem, slot)
     return error
