@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.clock import Clock, ManualClock, SystemClock
+from strandline.clock import AwakeClock, Clock, ManualClock, SystemClock
 from strandline.units import Nanos, nanos
 
 
-def test_the_machine_never_goes_back() -> None:
-    clock: Clock = SystemClock()
+@pytest.mark.parametrize("clock", [SystemClock(), AwakeClock()])
+def test_the_machine_never_goes_back(clock: Clock) -> None:
     readings = [clock.monotonic() for _ in range(1000)]
     assert readings == sorted(readings)
     assert clock.wall() > 1_600_000_000_000_000_000

@@ -28,6 +28,13 @@ class SystemClock:
         return Nanos(time.time_ns())
 
 
+class AwakeClock(SystemClock):
+    """The machine's clocks, one that also counts the time in which the machine is suspended: for leases."""
+
+    def monotonic(self) -> Nanos:
+        return Nanos(time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+
+
 class ManualClock:
     """Stands still until it is told to move."""
 

@@ -27,9 +27,15 @@
     ├── TargetError                    the target of a replay
     │   ├── TargetDown                 it could not be reached for too long
     │   └── TargetRefused              it will never take what we send as it is
+    ├── PostgresError                  a Postgres server that does not do what we ask
+    │   ├── PostgresUnreachable        no connection, or no answer in time
+    │   ├── PostgresRefused            an error of the server, with its code
+    │   ├── ConnectionLost             a connection that ended under us
+    │   ├── CannotReplicate            something that must hold before changes are read, and does not; says what to do
+    │   │   └── SlotBusy               a slot that somebody else reads
+    │   └── ChangesLost                changes that can no longer be had, or that would be passed over
+    ├── SpillFailed                    transactions in progress that can be kept neither in memory nor on disk
     ├── NotLeading                     a leadership, or an attempt under it, that may not publish any more
-    ├── StreamRefused                  a Kinesis stream that takes nothing until somebody mends something
-    ├── DeadLetterFailed               a record that the stream does not take, and that could not be put away either
     ├── ScatteredCapture               a capture whose connections lie on several partitions
     ├── UnreadableRecord               a record that is no captured traffic, where none may be passed over
     └── StackError                     the embedded servers
@@ -240,27 +246,73 @@ class TargetRefused(TargetError):
         super().__init__(f"{url}: {problem}")
 
 
+class PostgresError(StrandlineError):
+    """A Postgres server that does not do what we ask."""
+
+
+class PostgresUnreachable(PostgresError):
+    """No connection, or no answer in time."""
+
+    def __init__(self, address: str, problem: str) -> None:
+        self.address = address
+        super().__init__(f"Postgres at {address}: {problem}")
+
+
+class PostgresRefused(PostgresError):
+    """An error of the server."""
+
+    def __init__(self, address: str, code: str, problem: str) -> None:
+        self.address = address
+        self.code = code
+        self.problem = problem
+        super().__init__(f"Postgres at {address} answers {code}: {problem}")
+
+
+class ConnectionLost(PostgresError):
+    """A connection that ended under us. What was not acknowledged is sent again to the next one."""
+
+    def __init__(self, address: str, problem: str) -> None:
+        self.address = address
+        super().__init__(f"the connection to Postgres at {address} is lost: {problem}")
+
+
+class CannotReplicate(PostgresError):
+    """Something that must hold before changes are read, and does not."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(f"{problem}; {remedy}")
+
+
+class SlotBusy(CannotReplicate):
+    """A slot that somebody else reads."""
+
+
+class ChangesLost(PostgresError):
+    """Changes that can no longer be had, or that would be passed over in silence."""
+
+    def __init__(self, problem: str, slot: str) -> None:
+        self.slot = slot
+        super().__init__(
+            f"{problem}; to go on, drop the slot (select pg_drop_replication_slot('{slot}')), delete the checkpoint "
+            "and start again with a snapshot"
+        )
+
+
+class SpillFailed(StrandlineError):
+    """Transactions in progress that can be kept neither in memory nor on disk."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem}; give TMPDIR a place with room, or have transactions come only when committed")
+
+
 class NotLeading(StrandlineError):
     """A leadership, or an attempt under it, that may not publish any more."""
 
     def __init__(self, name: str, problem: str) -> None:
         self.name = name
         super().__init__(f"not leading '{name}' any more: {problem}; nothing more is published")
-
-
-class StreamRefused(StrandlineError):
-    """A Kinesis stream that takes nothing until somebody mends something."""
-
-    def __init__(self, stream: str, problem: str, advice: str) -> None:
-        self.stream = stream
-        super().__init__(f"stream '{stream}': {problem}; {advice}. Nothing more was acknowledged")
-
-
-class DeadLetterFailed(StrandlineError):
-    """A record that the stream does not take, and that could not be put away either."""
-
-    def __init__(self, place: str, problem: str) -> None:
-        super().__init__(f"dead letters to {place}: {problem}; mend it and start again. Nothing was acknowledged")
 
 
 class ScatteredCapture(StrandlineError):

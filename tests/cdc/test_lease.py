@@ -1,0 +1,225 @@
+"""Leadership on a real Postgres: who leads, who waits, and that whoever is late cannot send."""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from strandline.cdc.fence import Fence
+from strandline.cdc.lease import Leadership, acquire, create_lease_table, lease_status
+from strandline.cdc.session import Session
+from strandline.clock import ManualClock
+from strandline.core.lease import Lease
+from strandline.errors import CannotReplicate, NotLeading
+from strandline.units import nanos
+from tests.cdc.support import Place
+from tests.support import TIMEOUT, wait_for
+
+# Long enough for a machine that stalls, and renewed after a third.
+TERM = timedelta(seconds=6)
+GRANT = timedelta(seconds=3)
+LONG = timedelta(seconds=60)
+SOON = timedelta(seconds=0)
+
+
+@pytest.fixture
+def led(place: Place) -> Iterator[Place]:
+    with Session(place.dsn) as session:
+        create_lease_table(session)
+        create_lease_table(session)
+    yield place
+
+
+def lead(place: Place, holder: str, *, wait: timedelta = LONG, term: timedelta = TERM) -> Leadership:
+    leadership = acquire(place.dsn, "orders", holder, wait=wait, term=term)
+    assert leadership is not None
+    return leadership
+
+
+def row(place: Place) -> Lease:
+    with Session(place.dsn) as session:
+        status = lease_status(session, "orders")
+    assert status is not None
+    return status.lease
+
+
+def is_free(place: Place) -> bool:
+    return not place.sql("select from pg_locks where locktype = 'advisory'")
+
+
+def test_without_its_table_nobody_leads_and_is_told_why(place: Place) -> None:
+    with pytest.raises(CannotReplicate, match="have the table of leases created"):
+        acquire(place.dsn, "orders", "a", wait=SOON)
+    with pytest.raises(CannotReplicate, match="have the table of leases created"):
+        Fence(place.dsn, "orders", 1, 0, 0)
+
+
+def test_a_role_that_may_not_create_the_table_is_told(place: Place) -> None:
+    with Session(place.dsn_of(place.role("plain"))) as session, pytest.raises(CannotReplicate, match="GRANT CREATE"):
+        create_lease_table(session)
+
+
+def test_one_leads_and_the_others_wait_until_it_releases(led: Place) -> None:
+    found: list[Leadership | None] = []
+    with lead(led, "a") as first:
+        assert acquire(led.dsn, "orders", "b", wait=SOON) is None
+        other = acquire(led.dsn, "payments", "b", wait=SOON)
+        assert other is not None
+        other.release()
+        waiting = threading.Thread(target=lambda: found.append(acquire(led.dsn, "orders", "b", wait=LONG, term=TERM)))
+        waiting.start()
+        before = row(led)
+        wait_for(lambda: row(led).expires > before.expires, "the lease is renewed")
+        first.check()
+        assert first.left > 0
+        assert row(led).holder == "a"
+    waiting.join(TIMEOUT)
+    (second,) = found
+    assert second is not None
+    assert second.number == first.number + 1
+    second.check()
+    with pytest.raises(NotLeading, match="released"):
+        first.check()
+    second.release()
+
+
+def test_waiting_ends_when_it_is_told_to(led: Place) -> None:
+    stop = threading.Event()
+    with lead(led, "a"):
+        found: list[Leadership | None] = []
+        waiting = threading.Thread(target=lambda: found.append(acquire(led.dsn, "orders", "b", wait=LONG, stop=stop)))
+        waiting.start()
+        stop.set()
+        waiting.join(TIMEOUT)
+        assert found == [None]
+
+
+def test_a_lost_lock_session_ends_a_leadership_and_the_next_waits_for_the_lease(led: Place) -> None:
+    first = lead(led, "a")
+    led.sql("select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory'")
+    wait_for(lambda: is_free(led), "the lock is free")
+    # The lock is free, and the lease is not.
+    assert acquire(led.dsn, "orders", "b", wait=SOON) is None
+    assert first.lost.wait(TIMEOUT)
+    with pytest.raises(NotLeading, match="session is lost"):
+        first.check()
+    led.sql("update strandline.lease set expires = clock_timestamp()")
+    with lead(led, "b") as second:
+        assert second.number == first.number + 1
+    first.close()
+
+
+def test_a_row_taken_from_under_a_leader_ends_its_leadership(led: Place) -> None:
+    first = lead(led, "a")
+    led.sql("update strandline.lease set version = version + 1, leadership = leadership + 1, holder = 'thief'")
+    assert first.lost.wait(TIMEOUT)
+    with pytest.raises(NotLeading, match="thief leads since"):
+        first.check()
+    first.release()
+    assert row(led).holder == "thief"
+
+
+LEADER = """
+import sys, time
+from datetime import timedelta
+from strandline.cdc.fence import Fence
+from strandline.cdc.lease import acquire
+from strandline.errors import NotLeading
+leadership = acquire(sys.argv[1], "orders", "frozen", wait=timedelta(seconds=30), term=timedelta(seconds=3))
+fence = Fence(sys.argv[1], "orders", leadership.number, 7, 0, grant=timedelta(seconds=2))
+print("leads", leadership.number, flush=True)
+for asked in (leadership.check, fence.check):
+    try:
+        while True:
+            asked()
+            time.sleep(0.001)
+    except NotLeading as error:
+        print(error, flush=True)
+"""
+
+
+def test_a_leader_that_stands_still_is_replaced_and_cannot_send_when_it_wakes(led: Place) -> None:
+    frozen = subprocess.Popen([sys.executable, "-c", LEADER, led.dsn], stdout=subprocess.PIPE, text=True)
+    try:
+        assert frozen.stdout is not None
+        assert frozen.stdout.readline() == "leads 1\n"
+        frozen.send_signal(signal.SIGSTOP)
+        with lead(led, "b") as second:
+            assert second.number == 2
+            with Fence(led.dsn, "orders", 2, 0, 0, grant=GRANT) as fence:
+                fence.check()
+                frozen.send_signal(signal.SIGCONT)
+                said, _ = frozen.communicate(timeout=TIMEOUT)
+                assert said.count("not leading 'orders' any more") == 2
+                fence.check()
+                second.check()
+    finally:
+        frozen.kill()
+        frozen.wait(TIMEOUT)
+
+
+def test_a_newer_attempt_stops_the_older_and_sends_only_after_it(led: Place) -> None:
+    with lead(led, "a", term=LONG) as leadership:
+        number = leadership.number
+        older = Fence(led.dsn, "orders", number, 4, 0, grant=GRANT)
+        older.check()
+        with Fence(led.dsn, "orders", number, 4, 1, grant=GRANT) as newer:
+            # The older one has not been told, nor asked: its leave was over before the newer one began.
+            with pytest.raises(NotLeading):
+                older.check()
+            newer.check()
+            for stale in [(number, 4, 0), (number, 3, 9), (number - 1, 9, 9), (number + 1, 9, 9)]:
+                with pytest.raises(NotLeading):
+                    Fence(led.dsn, "orders", *stale, grant=GRANT)
+            newer()
+        older.close()
+
+
+def test_a_fence_holds_for_longer_than_its_grant_and_batch_after_batch(led: Place) -> None:
+    with lead(led, "a", term=LONG) as leadership:
+        with Fence(led.dsn, "orders", leadership.number, 0, 0, grant=GRANT) as fence:
+            before = row(led)
+            wait_for(lambda: row(led).granted > before.granted, "the grant is renewed")
+            fence.check()
+            assert fence.left > 0
+        with pytest.raises(NotLeading, match="ended"):
+            fence.check()
+        for batch in range(1, 4):
+            with Fence(led.dsn, "orders", leadership.number, batch, 0, grant=LONG) as fence:
+                fence.check()
+
+
+def test_a_fence_counts_down_on_its_own_clock_from_before_it_asked(led: Place) -> None:
+    clock = ManualClock()
+    with (
+        lead(led, "a", term=timedelta(seconds=120)) as leadership,
+        Fence(led.dsn, "orders", leadership.number, 0, 0, grant=timedelta(seconds=90), clock=clock) as fence,
+    ):
+        clock.advance(nanos(timedelta(seconds=89.7)))
+        fence.check()
+        clock.advance(nanos(timedelta(seconds=0.1)))
+        with pytest.raises(NotLeading, match="ran out"):
+            fence.check()
+
+
+def test_a_fence_whose_session_is_cut_ends(led: Place) -> None:
+    with lead(led, "a", term=LONG) as leadership:
+        with Fence(led.dsn, "orders", leadership.number, 0, 0, grant=GRANT) as fence:
+            led.sql(
+                "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and "
+                "pid not in (select pid from pg_locks where locktype = 'advisory') and pid <> pg_backend_pid()"
+            )
+
+            def has_ended() -> bool:
+                try:
+                    fence.check()
+                except NotLeading:
+                    return True
+                return False
+
+            wait_for(has_ended, "the fence has ended")
+        leadership.check()

@@ -1,0 +1,292 @@
+"""The replication connection: what it sends on, what it tells the server, how it ends."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from threading import Event
+
+import psycopg
+import pytest
+
+from strandline.cdc.replication import Replication, ReplicationSettings
+from strandline.cdc.session import Session
+from strandline.cdc.slot import check_server
+from strandline.errors import CannotReplicate, ChangesLost, ConnectionLost, PostgresUnreachable
+from strandline.stack.postgres import Postgres
+from tests.cdc.support import Place, take_until
+from tests.support import TIMEOUT, wait_for
+
+TABLE = "create table t (id int primary key, name text)"
+
+
+def kinds(frames: list[tuple[int, int, bytes]]) -> str:
+    return b"".join(frame[2][:1] for frame in frames).decode()
+
+
+def end_of(frame: tuple[int, int, bytes]) -> int:
+    """The end LSN in a Commit."""
+    assert frame[2][:1] == b"C"
+    return int.from_bytes(frame[2][10:18], "big")
+
+
+def test_frames_come_whole_and_in_order(either: Place) -> None:
+    either.prepare(TABLE)
+    either.in_one(
+        "insert into t values (1, 'a'), (2, 'b')", "update t set name = 'c' where id = 1", "delete from t where id = 2"
+    )
+    with either.replication() as replication:
+        replication.start(0)
+        frames = take_until(replication, b"C")
+    assert kinds(frames) == "BRIIUDC"
+    assert all(type(data) is bytes for _, _, data in frames)
+
+
+def test_acknowledging_a_commits_end_sends_none_of_it_again_and_anything_before_sends_all(either: Place) -> None:
+    either.prepare(TABLE)
+    either.sql("insert into t values (1)", "insert into t values (2)")
+    with either.replication() as replication:
+        replication.start(0)
+        frames = take_until(replication, b"C", 2)
+    first = next(frame for frame in frames if frame[2][:1] == b"C")
+    with either.replication() as replication:
+        replication.start(0)
+        assert kinds(take_until(replication, b"C", 2)) == "BRICBIC"
+        # A row's position and the commit's own are not enough.
+        replication.acknowledge(int.from_bytes(first[2][2:10], "big"))
+    with either.replication() as replication:
+        replication.start(0)
+        assert kinds(take_until(replication, b"C", 2)) == "BRICBIC"
+        replication.acknowledge(end_of(first))
+    assert either.confirmed() == end_of(first)
+    with either.replication() as replication:
+        replication.start(0)
+        again = take_until(replication, b"C")
+        assert kinds(again) == "BRIC"
+        assert end_of(again[-1]) > end_of(first)
+
+
+def test_an_acknowledgement_never_goes_back(place: Place) -> None:
+    place.prepare(TABLE)
+    place.sql("insert into t values (1)")
+    with place.replication() as replication:
+        replication.start(0)
+        end = end_of(take_until(replication, b"C")[-1])
+        replication.acknowledge(end)
+        replication.acknowledge(end - 100)
+        assert replication.acknowledged == end
+        wait_for(lambda: place.confirmed() == end, "the slot has moved")
+
+
+def test_idle_at_is_told_only_when_nothing_waits_and_moves_with_what_is_not_published(place: Place) -> None:
+    place.prepare(TABLE)
+    with place.replication() as replication:
+        replication.start(0)
+        place.sql("insert into t values (1)")
+        take_until(replication, b"C")
+        place.sql("create table u (a int)", "drop table u")
+        (written,) = place.sql("select (pg_current_wal_flush_lsn() - '0/0')::bigint")[0]
+        wait_for(lambda: (replication.idle_at or 0) >= written, "the server tells how far it is")
+        place.sql("insert into t values (2)")
+        wait_for(lambda: replication.idle_at is None, "something waits")
+        take_until(replication, b"C")
+
+
+def test_a_full_queue_holds_the_server_back_and_still_answers_it(place: Place) -> None:
+    place.prepare(TABLE, f"alter role postgres in database {place.name} set wal_sender_timeout = '3s'")
+    place.sql("insert into t select g, repeat('x', 1000) from generate_series(1, 20000) g")
+    reader = f"select active_pid from pg_replication_slots where slot_name = '{place.slot}'"
+    with place.replication(max_frames=100, max_bytes=1 << 20, streaming=False) as replication:
+        replication.start(0)
+        wait_for(lambda: replication.is_full, "the queue is full")
+        walsender = place.sql(reader)
+        # Longer than the server would wait for a sign of life.
+        deadline = time.monotonic() + 3.5
+        wait_for(lambda: time.monotonic() > deadline, "the server's patience is over")
+        assert place.sql(reader) == walsender
+        # It has not come to the end of the one transaction that there is.
+        behind = f"select sent_lsn < pg_current_wal_flush_lsn() from pg_stat_replication where pid = ({reader})"
+        assert place.sql(behind) == [(True,)]
+        frames = take_until(replication, b"C")
+    assert kinds(frames).count("I") == 20_000
+
+
+def test_the_queue_is_bounded_by_count_and_by_bytes(place: Place) -> None:
+    place.prepare(TABLE)
+    place.sql("insert into t select g, repeat('x', 1000) from generate_series(1, 5000) g")
+    for frames, size in [(50, 1 << 30), (1 << 30, 100_000)]:
+        with place.replication(max_frames=frames, max_bytes=size) as replication:
+            replication.start(0)
+            wait_for(lambda r=replication: r.is_full, "the queue is full")  # type: ignore[misc]
+            # A read of the socket is not cut: it brings some 16 KiB beyond the bound.
+            assert len(replication.take(1)) < 400
+
+
+def test_what_ends_the_connection_is_told_by_take_after_all_frames(place: Place) -> None:
+    place.prepare(TABLE)
+    with place.replication() as replication:
+        replication.start(0)
+        place.sql("insert into t values (1)")
+        wait_for(lambda: replication.idle_at is None, "a frame waits")
+        place.sql(f"select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = '{place.slot}'")
+        assert kinds(take_until(replication, b"C")) == "BRIC"
+        for _ in range(2):
+            with pytest.raises(ConnectionLost, match="terminating connection"):
+                take_until(replication, b"C")
+
+
+def test_a_slot_or_publication_that_is_missing_is_told(either: Place) -> None:
+    with either.replication() as replication, pytest.raises(CannotReplicate, match="does not exist; create it"):
+        replication.start(0)
+    either.prepare(TABLE)
+    either.sql(f"drop publication {either.publication}", "insert into t values (1)")
+    with either.replication() as replication:
+        replication.start(0)
+        with pytest.raises((CannotReplicate, ChangesLost), match="publication"):
+            take_until(replication, b"C")
+
+
+def test_a_publication_dropped_while_it_is_read_is_no_silence(either: Place) -> None:
+    either.prepare(TABLE)
+    with either.replication() as replication:
+        replication.start(0)
+        either.sql("insert into t values (1)")
+        take_until(replication, b"C")
+        either.sql(f"drop publication {either.publication}", "insert into t values (2)")
+        with pytest.raises((CannotReplicate, ChangesLost), match="publication"):
+            take_until(replication, b"C")
+
+
+def test_a_server_that_says_nothing_is_given_up(place: Place) -> None:
+    place.prepare(TABLE)
+    with place.replication(timeout=3, silence=0.2) as replication:
+        replication.start(0)
+        ((walsender,),) = place.sql(f"select active_pid from pg_replication_slots where slot_name = '{place.slot}'")
+        os.kill(walsender, signal.SIGSTOP)
+        try:
+            with pytest.raises(PostgresUnreachable, match="nothing heard"):
+                take_until(replication, b"C")
+        finally:
+            os.kill(walsender, signal.SIGCONT)
+
+
+def test_a_server_that_never_answers_is_given_up() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as mute:
+        dsn = f"postgresql://user@127.0.0.1:{mute.getsockname()[1]}/x"
+        replication = Replication(ReplicationSettings(dsn=dsn, slot="s", publications=["p"], timeout=0.3))
+        with pytest.raises(PostgresUnreachable, match=r"no connection within 0\.3 s"):
+            replication.start(0)
+
+
+def test_closing_is_quick_and_frees_the_slot_at_any_moment(place: Place) -> None:
+    place.prepare(TABLE)
+    place.sql("insert into t select g, repeat('x', 1000) from generate_series(1, 5000) g")
+    for bound in (10, 100_000):
+        replication = place.replication(max_frames=bound)
+        replication.start(0)
+        replication.take(1)
+        replication.close()
+        replication.close()
+        wait_for(
+            lambda: (
+                place.sql(f"select active from pg_replication_slots where slot_name = '{place.slot}'") == [(False,)]
+            ),
+            "the slot is free",
+        )
+    assert not [thread for thread in threading.enumerate() if thread.name == "strandline-wal"]
+
+
+READER = """
+import sys
+from strandline.cdc.replication import Replication, ReplicationSettings
+replication = Replication(ReplicationSettings(dsn=sys.argv[1], slot=sys.argv[2], publications=["changes"]))
+replication.start(0)
+end = 0
+while True:
+    for _, _, data in replication.take(1):
+        if data[:1] == b"I":
+            print("row", data[13:].decode(), flush=True)
+        elif data[:1] == b"C":
+            end = int.from_bytes(data[10:18], "big")
+            print("end", end, flush=True)
+            replication.acknowledge(end)
+"""
+
+
+def test_after_kill_9_nothing_is_lost_and_nothing_acknowledged_comes_again(place: Place) -> None:
+    place.prepare("create table t (id int primary key)")
+    with psycopg.connect(place.dsn, autocommit=True) as connection:
+        seen: list[list[int]] = []
+        for round_ in range(3):
+            for number in range(round_ * 100, round_ * 100 + 100):
+                connection.execute("insert into t values (%s)", (number,))
+            before = place.confirmed()
+            reader = subprocess.Popen(
+                [sys.executable, "-c", READER, place.dsn, place.slot], stdout=subprocess.PIPE, text=True
+            )
+            assert reader.stdout is not None
+            rows = []
+            for line in reader.stdout:
+                if not line.endswith("\n"):
+                    break
+                word, value = line.split()
+                if word == "row":
+                    rows.append(int(value))
+                else:
+                    assert int(value) > before
+                if len(rows) == 60:
+                    reader.kill()
+            reader.wait(TIMEOUT)
+            seen.append(rows)
+            wait_for(
+                lambda: (
+                    place.sql(f"select active from pg_replication_slots where slot_name = '{place.slot}'") == [(False,)]
+                ),
+                "free",
+            )
+        with place.replication() as replication:
+            replication.start(0)
+            rest = [int(f[2][13:]) for f in take_until(replication, b"C", 1) if f[2][:1] == b"I"]
+            while 299 not in rest:
+                rest += [int(f[2][13:]) for f in replication.take(1) if f[2][:1] == b"I"]
+        seen.append(rest)
+    assert {row for rows in seen for row in rows} == set(range(300))
+    for rows in seen:
+        assert rows == list(range(rows[0], rows[-1] + 1))
+
+
+def test_a_server_with_too_little_in_its_log_is_refused_and_a_restart_is_survived(open_dir: Path) -> None:
+    server = Postgres(open_dir / "postgres", settings={"wal_level": "replica"})
+    server.start(Event())
+    try:
+        with Session(server.url) as session, pytest.raises(CannotReplicate) as error:
+            check_server(session)
+        assert "wal_level = replica; run: ALTER SYSTEM SET wal_level = 'logical'" in str(error.value)
+        server.stop()
+        server.overrides.clear()
+        server.start(Event())
+        with Place(server) as place:
+            place.prepare(TABLE)
+            place.sql("insert into t values (1)")
+            with place.replication() as replication:
+                replication.start(0)
+                end = end_of(take_until(replication, b"C")[-1])
+                replication.acknowledge(end)
+                wait_for(lambda: place.confirmed() == end, "it is acknowledged")
+                place.sql("insert into t values (2)")
+                take_until(replication, b"C")
+                # Postgres would not end while we, in good health, do not acknowledge what we have not delivered.
+                server.stop()
+                with pytest.raises(ConnectionLost, match="the server shuts down"):
+                    take_until(replication, b"C")
+            server.start(Event())
+            with place.replication() as replication:
+                replication.start(end)
+                assert kinds(take_until(replication, b"C")) == "BRIC"
+    finally:
+        server.stop()
