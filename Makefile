@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help venv browser demo test check format proto bench bench-capture bench-core bench-fleet bench-kinesis bench-ordered bench-replay bench-spark-ordered bench-stack soak clean
+.PHONY: help venv browser demo test check format proto bench bench-capture bench-cdc bench-core bench-fleet bench-kinesis bench-ordered bench-replay bench-spark-ordered bench-stack soak clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -34,10 +34,13 @@ format: venv ## format the code
 proto: venv ## the module of captured traffic anew, from its .proto
 	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src strandline/wire/traffic.proto
 
-bench: bench-capture bench-core bench-fleet bench-kinesis bench-ordered bench-replay bench-spark-ordered bench-stack ## every benchmark
+bench: bench-capture bench-cdc bench-core bench-fleet bench-kinesis bench-ordered bench-replay bench-spark-ordered bench-stack ## every benchmark
 
 bench-core: venv ## the frontier: speed and size
 	@$(BIN)/python -m bench.core
+
+bench-cdc: venv ## changes of Postgres into Kinesis: how fast, how late, and how long nothing when the leader is killed
+	@$(BIN)/python -m bench.cdc
 
 bench-fleet: venv ## traffic replayed by a fleet on Spark, traffic as a table, and the report on 1,000,000 exchanges
 	@$(BIN)/python -m bench.fleet

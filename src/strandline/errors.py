@@ -27,6 +27,8 @@
     ├── TargetError                    the target of a replay
     │   ├── TargetDown                 it could not be reached for too long
     │   └── TargetRefused              it will never take what we send as it is
+    ├── StreamRefused                  a Kinesis stream that takes nothing until somebody mends something
+    ├── DeadLetterFailed               a record that the stream does not take, and that could not be put away either
     ├── PostgresError                  a Postgres server that does not do what we ask
     │   ├── PostgresUnreachable        no connection, or no answer in time
     │   ├── PostgresRefused            an error of the server, with its code
@@ -313,6 +315,21 @@ class NotLeading(StrandlineError):
     def __init__(self, name: str, problem: str) -> None:
         self.name = name
         super().__init__(f"not leading '{name}' any more: {problem}; nothing more is published")
+
+
+class StreamRefused(StrandlineError):
+    """A Kinesis stream that takes nothing until somebody mends something."""
+
+    def __init__(self, stream: str, problem: str, advice: str) -> None:
+        self.stream = stream
+        super().__init__(f"stream '{stream}': {problem}; {advice}. Nothing more was acknowledged")
+
+
+class DeadLetterFailed(StrandlineError):
+    """A record that the stream does not take, and that could not be put away either."""
+
+    def __init__(self, place: str, problem: str) -> None:
+        super().__init__(f"dead letters to {place}: {problem}; mend it and start again. Nothing was acknowledged")
 
 
 class ScatteredCapture(StrandlineError):

@@ -51,15 +51,19 @@ class Place:
         """Run all statements in one transaction."""
         self.sql("; ".join(["begin", *statements, "commit"]))
 
-    def prepare(self, *statements: str, plugin: str = "pgoutput") -> None:
+    def prepare(self, *statements: str, plugin: str = "pgoutput", published: str = "all tables") -> None:
         """Tables by the statements given, all of them published, and the slot."""
-        self.sql(*statements, f"create publication {self.publication} for all tables")
+        self.sql(*statements, f"create publication {self.publication} for {published}")
         self.sql(f"select pg_create_logical_replication_slot('{self.slot}', '{plugin}')")
 
     def replication(self, *, work_mem: str = "64MB", **options: Any) -> Replication:
         """A reader of the slot, not yet started."""
         dsn = f"{self.dsn}?options=-c%20logical_decoding_work_mem%3D{work_mem}"
         return Replication(ReplicationSettings(dsn=dsn, slot=self.slot, publications=[self.publication], **options))
+
+    def is_read(self) -> bool:
+        """Whether somebody reads the slot."""
+        return bool(self.sql(f"select 1 from pg_replication_slots where slot_name = '{self.slot}' and active"))
 
     def confirmed(self) -> int:
         """What the slot's reader has acknowledged."""

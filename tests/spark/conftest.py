@@ -1,5 +1,6 @@
 """One Spark session for all tests of the sources."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +13,8 @@ from tests.spark.jvm import QUICK
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Two cores, our sources registered."""
+    """Two cores, our sources registered, and credentials for the stack's Kinesis, which workers have from here."""
+    os.environ |= {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
     options = {**QUICK, "spark.sql.shuffle.partitions": "2"}
     found = session("tests", master="local[2]", options=options)
     found.sparkContext.setLogLevel("ERROR")

@@ -195,6 +195,8 @@ class Assembly:
 
     def _add(self, events: Sequence[Event], stamp: Stamp) -> None:
         """Events of the open transaction, in front of which a batch ends if they no longer fit into it."""
+        if not events:
+            return
         self._ordinal += len(events)
         here = (stamp.lsn, self._ordinal)
         if here <= self._start:

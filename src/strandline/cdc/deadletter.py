@@ -18,6 +18,7 @@ from psycopg import sql
 
 from strandline.errors import DeadLetterFailed, KafkaError, PublisherFull
 from strandline.kafka.producer import Done, Headers, Publisher
+from strandline.wire.pgoutput import lsn_text
 
 WITHIN = timedelta(seconds=30)
 MAX_PIECE = 900_000
@@ -57,11 +58,6 @@ class DeadLetterPlace(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-def lsn_text(lsn: int) -> str:
-    """As Postgres writes it: `16/B374D848`."""
-    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
 class KafkaTopic:

@@ -89,7 +89,7 @@ class Sender:
         self._rate = None if self._options.shards is None else ShardRate(self._options.shards)
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
-    def send(self, batches: Iterable[pa.RecordBatch], *, leadership: int, fence: Fence) -> Sent:
+    def send(self, batches: Iterable[pa.RecordBatch], *, leadership: int | None, fence: Fence) -> Sent:
         """Send all rows: columns `partition_key`, `event`, `lsn`, `ordinal`. Batches are asked for in a thread."""
         sending = Sending(
             partial(self._put, fence),

@@ -35,18 +35,18 @@ class Outgoing(NamedTuple):
     """The key with the most records, and how many."""
 
 
-def beginning(leadership: int) -> bytes:
-    """What every event begins with, in place of its brace."""
-    return f'{{"leadership":{leadership},'.encode()
+def beginning(leadership: int | None) -> bytes:
+    """What every event begins with, in place of its brace; the brace itself where nobody leads."""
+    return b"{" if leadership is None else f'{{"leadership":{leadership},'.encode()
 
 
-def put_away(record: Record, leadership: int, reason: str) -> DeadLetter:
+def put_away(record: Record, leadership: int | None, reason: str) -> DeadLetter:
     """A record as a dead letter: the event as it was read, the same whoever leads."""
     event = b"{" + record.data[len(beginning(leadership)) :]
     return DeadLetter(record.lsn, record.ordinal, reason, record.key, event)
 
 
-def made_ready(batch: pa.RecordBatch, leadership: int, max_record: int) -> Outgoing:
+def made_ready(batch: pa.RecordBatch, leadership: int | None, max_record: int) -> Outgoing:
     """Records to send, and dead letters with their reasons, both in the order of the batch."""
     keys, events = batch.column("partition_key"), batch.column("event")
     is_event = pc.and_kleene(pc.starts_with(events, pattern=b"{"), pc.greater(pc.binary_length(events), 2))

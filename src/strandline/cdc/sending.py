@@ -77,7 +77,7 @@ class Sending:
         rate: ShardRate | None,
         *,
         stream: str,
-        leadership: int,
+        leadership: int | None,
         fence: Fence,
     ) -> None:
         self._put = put

@@ -15,16 +15,13 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from strandline.errors import ConnectionLost, OptionError, PostgresRefused, PostgresUnreachable
+from strandline.wire.pgtext import SETTINGS as PRINTED
 
 TIMEOUT = 10.0
 # What a value looks like as text must not hang on settings of a role or a database, and nobody's time-outs for idle
 # sessions are to end ours. A query of ours that is too slow ends on our own time-out.
 SETTINGS: Mapping[str, str] = {
-    "datestyle": "ISO",
-    "intervalstyle": "postgres",
-    "timezone": "UTC",
-    "extra_float_digits": "3",
-    "bytea_output": "hex",
+    **PRINTED,
     "statement_timeout": "0",
     "idle_session_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
@@ -151,7 +148,6 @@ def _parameters(dsn: str, timeout: float, *, replication: bool) -> tuple[str, st
         settings = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
         whole = make_conninfo(
             dsn,
-            client_encoding="UTF8",
             fallback_application_name="strandline",
             options=f"{given.get('options') or ''} {settings}".strip(),
             tcp_user_timeout=int(timeout * 1_000),

@@ -85,6 +85,18 @@ app.command(
     """,
 )
 app.command(
+    "strandline.cli.cdc:app",
+    name="cdc",
+    help="""Publish the changes of a Postgres database to a Kinesis stream, in order per key, with nothing lost.
+
+    Any number of instances may run: one leads and publishes, the others wait and take over within seconds. Changes are
+    acknowledged to Postgres only when the stream has them, or a dead-letter place where the stream will not. Ctrl-C
+    ends it in good order.
+
+    strandline cdc run --config cdc.yaml
+    """,
+)
+app.command(
     "strandline.cli.imports:import_",
     name="import",
     help="""Write traffic that other tools captured to a Kafka topic, as `strandline capture` does.

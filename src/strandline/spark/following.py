@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from strandline.errors import OptionError
 from strandline.report.summary import Summary
 from strandline.spark.comparing import compared
-from strandline.spark.report import Plan, Say, TopicResults, keep, refused_in_one_line, source_options, summarise
+from strandline.spark.refusal import refused_in_one_line
+from strandline.spark.report import Plan, Say, TopicResults, keep, source_options, summarise
 
 STREAM = ".stream"
 POLL_S = 1

@@ -34,7 +34,7 @@ from strandline.ordered.loop import LoopThread
 from strandline.ordered.merge import Part, sliced
 from strandline.ordered.slices import Slicer
 from strandline.ordered.starts import Topic, resolve
-from strandline.spark.options import RangeOptions, SourceOptions
+from strandline.spark.ordered_options import RangeOptions, SourceOptions
 from strandline.spark.slice import read_slice
 from strandline.spark.worker import settle
 

@@ -4,18 +4,14 @@ Results are read once. What is kept of each is one small row, in Parquet beside 
 those rows, and the driver holds only what the summary does.
 """
 
-import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (as everybody calls them)
 
@@ -33,11 +29,11 @@ from strandline.spark import learning, summing
 from strandline.spark.comparing import compared
 from strandline.spark.gathering import gathered
 from strandline.spark.judging import judged
+from strandline.spark.refusal import refused_in_one_line
 
 WORK = ".work"
 MOST_SHAPES = 100_000
 MOST_NOISE = 300
-OURS = re.compile(r"strandline\.errors\.\w+: (.+)")
 
 Say = Callable[[str], None]
 
@@ -179,18 +175,6 @@ def source_options(results: TopicResults) -> dict[str, str]:
     options = {f"kafka.{name}": value for name, value in results.kafka.items()}
     options |= {"topics": results.topic, "start": results.start}
     return options if results.end is None else options | {"end": results.end}
-
-
-@contextmanager
-def refused_in_one_line() -> Iterator[None]:
-    """An error of ours that Spark hands on from another process is told as our own, without all that is round it."""
-    try:
-        yield
-    except (PySparkException, Py4JError) as error:
-        ours = OURS.findall(str(error))
-        if not ours:
-            raise
-        raise StrandlineError(ours[-1]) from error
 
 
 def keep(frame: DataFrame, path: Path) -> None:

@@ -6,7 +6,7 @@ And our data sources in any session.
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
 
 from strandline.errors import StrandlineError
 from strandline.stack.java import find_java
@@ -39,14 +40,19 @@ def session(app_name: str, *, master: str = "local[*]", options: Mapping[str, st
 
 
 @contextmanager
-def opened(app_name: str, *, master: str, options: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A session for one command: it knows our data sources, and leaves the terminal to the command."""
+def opened(
+    app_name: str, *, master: str, options: Mapping[str, str], sources: Sequence[type[DataSource]] | None = None
+) -> Iterator[SparkSession]:
+    """A session for one command: it knows our data sources, all or those named, and leaves the terminal to it."""
     conf = configured(app_name, master, options)
     with tempfile.TemporaryDirectory(prefix="strandline-spark-", ignore_cleanup_errors=True) as directory:
         context = launch(conf, Path(directory, "spark.log"))
         try:
             spark = SparkSession(context)
-            register(spark)
+            if sources is None:
+                register(spark)
+            for source in sources or ():
+                spark.dataSource.register(source)
             yield spark
         finally:
             context.stop()
@@ -102,9 +108,11 @@ def is_local(master: str) -> bool:
 def register(spark: SparkSession) -> None:
     """Make the data sources of Strandline known to a session: `spark.read.format("kafka_ordered")`."""
     # Not before it is asked for: they load all that decodes records, and members of a fleet do without.
+    from strandline.spark.kinesis import Kinesis  # noqa: PLC0415
     from strandline.spark.ordered import KafkaOrdered  # noqa: PLC0415
+    from strandline.spark.postgres_wal import PostgresWal  # noqa: PLC0415
     from strandline.spark.replay_sink import HttpReplay  # noqa: PLC0415
     from strandline.spark.traffic import HttpTraffic  # noqa: PLC0415
 
-    for source in (KafkaOrdered, HttpTraffic, HttpReplay):
+    for source in (KafkaOrdered, HttpTraffic, HttpReplay, PostgresWal, Kinesis):
         spark.dataSource.register(source)

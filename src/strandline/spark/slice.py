@@ -11,7 +11,7 @@ from strandline.kafka.cluster import Cluster
 from strandline.kafka.partition import Partition
 from strandline.ordered.loop import LoopThread
 from strandline.ordered.merge import Merge, Part
-from strandline.spark.options import RangeOptions, SourceOptions
+from strandline.spark.ordered_options import RangeOptions, SourceOptions
 
 BATCH_ROWS = 100_000
 POLL_WITHIN = 1.0

@@ -4,18 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from strandline.spark.options import (
-    EPOCHS,
-    KAFKA,
-    RANGE,
-    RangeOptions,
-    SourceOptions,
-    choice,
-    count,
-    read_range,
-    span,
-    split,
-)
+from strandline.spark.options import KAFKA, choice, count, span
+from strandline.spark.ordered_options import EPOCHS, RANGE, RangeOptions, SourceOptions, read_range, split
 from strandline.units import nanos
 from strandline.wire.assembly import Bounds, Capture
 from strandline.wire.traffic import TOPIC

@@ -33,6 +33,7 @@ from strandline.wire.pgoutput import (
 from strandline.wire.pgtext import converter, is_json_null, json_value, string
 
 MARKER_KEY: Final = "transaction"
+OWN_SCHEMA: Final = "strandline"
 
 
 class Table:
@@ -168,13 +169,17 @@ def _not_sent() -> NoReturn:
 
 
 class Events:
-    """Messages to events. It knows the tables that were described to it."""
+    """Messages to events. It knows the tables that were described to it.
+
+    Our own tables, which a publication of all tables has too, bring none: each event would bring the next.
+    """
 
     def __init__(self, chosen: EventFormat) -> None:
         self._chosen = chosen
         self._form = form_of(chosen)
         self._types: dict[int, Type] = {}
         self._tables: dict[int, Table] = {}
+        self._ours: set[int] = set()
 
     def stamp(self, lsn: int, xid: int | None, committed: int | None) -> Stamp:
         """What the events of a transaction share. A message outside any has neither id nor time."""
@@ -184,6 +189,8 @@ class Events:
         """Keep what Postgres tells of a table or a type; it is so from here on."""
         if isinstance(described, Type):
             self._types[described.oid] = described
+        elif described.schema == OWN_SCHEMA:
+            self._ours.add(described.oid)
         else:
             self._tables[described.oid] = Table(described, self._types, self._chosen)
 
@@ -198,6 +205,8 @@ class Events:
         self, message: Insert | Update | Delete | Truncate | LogicalMessage, stamp: Stamp, ordinal: int
     ) -> Sequence[Event]:
         """The events of a message, the first of this ordinal and each of the next."""
+        if isinstance(message, Insert | Update | Delete) and message.relation in self._ours:
+            return ()
         if isinstance(message, Insert):
             return (self.table(message.relation).inserted(message.new, stamp, ordinal),)
         if isinstance(message, Update):
@@ -205,10 +214,8 @@ class Events:
         if isinstance(message, Delete):
             return (self.table(message.relation).deleted(message, stamp, ordinal),)
         if isinstance(message, Truncate):
-            return [
-                self.table(oid).truncated(message, stamp, ordinal + place)
-                for place, oid in enumerate(message.relations)
-            ]
+            others = (oid for oid in message.relations if oid not in self._ours)
+            return [self.table(oid).truncated(message, stamp, ordinal + place) for place, oid in enumerate(others)]
         return (self._emitted(message, stamp, ordinal),)
 
     def marker(self, op: Literal["begin", "commit"], stamp: Stamp, ordinal: int) -> Event:

@@ -1,0 +1,252 @@
+"""Changes of Postgres into Kinesis, through `strandline cdc run` as its users run it, on real servers.
+
+How fast rows that are inserted 1,000 a transaction are published into an endpoint that keeps nothing, and what the
+decoder does alone; how long after its commit a change is accepted, at 100 a second; and how long nothing is accepted
+when the leader is killed.
+
+`python -m bench.cdc`, with `--rows 100000 --seconds 5` for a quick trial.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import boto3
+import numpy as np
+import psycopg
+
+from bench.figures import Figure, report
+from bench.ordered import progress
+from strandline.cdc.assembly import Assembly, Offset
+from strandline.cdc.lease import lease_status
+from strandline.cdc.replication import Frame, Replication, ReplicationSettings
+from strandline.cdc.session import Session
+from strandline.cdc.slot import look
+from strandline.errors import CannotReplicate
+from strandline.stack import Kinesis, Stack
+from strandline.stack.postgres import Postgres
+from strandline.wire.change import Events
+from strandline.wire.event import EventFormat
+
+WITHIN_S = 300.0
+LEASE_S = 5
+IN_TRANSACTION = 1_000
+TABLE = """
+    create table account (id bigint primary key, owner text not null, balance numeric(12, 2) not null,
+        opened timestamptz not null, is_open boolean not null, note text)"""
+# About 117 bytes a row, as Postgres sends it.
+FILL = """
+    insert into account select n, 'owner ' || n, n %% 10000 / 100.0, now(), true, repeat('x', 40)
+    from generate_series(%s::bigint, %s::bigint) n"""
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not holds():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"still not so after {WITHIN_S:g} s: {what}")
+        time.sleep(0.02)
+
+
+def servers(stack: Stack) -> tuple[Postgres, Kinesis]:
+    if stack.postgres is None or stack.kinesis is None:
+        raise AssertionError("a stack without Postgres or Kinesis")
+    return stack.postgres, stack.kinesis
+
+
+class Bench:
+    """A database with its table, a stream, and instances that publish the one to the other."""
+
+    def __init__(self, stack: Stack, directory: Path, name: str) -> None:
+        postgres, self.kinesis = servers(stack)
+        self.url = postgres.url.rsplit("/", 1)[0] + f"/{name}"
+        self.stream = name
+        self._directory = directory
+        self._config = directory / f"{name}.yaml"
+        self._config.write_text(
+            f"postgres: {{dsn: '{self.url}', slot: {name}, create: {{tables: [account]}}}}\n"
+            f"kinesis: {{stream: {name}}}\nleadership: {{lease_s: {LEASE_S}}}\ncheckpoint: {directory / name}\n"
+        )
+        with psycopg.connect(postgres.url, autocommit=True) as database:
+            database.execute(f"create database {name}".encode())
+        with psycopg.connect(self.url, autocommit=True) as database:
+            database.execute(TABLE.encode())
+        client = boto3.client("kinesis", endpoint_url=self.kinesis.endpoint, region_name="us-east-1")
+        client.create_stream(StreamName=name, ShardCount=4)
+
+    def accepted(self) -> int:
+        return self.kinesis.counts(self.stream).records
+
+    @contextmanager
+    def running(self) -> Iterator["subprocess.Popen[bytes]"]:
+        """One instance more."""
+        command = [sys.executable, "-m", "strandline", "cdc", "run", "--config", str(self._config)]
+        log = self._directory / f"{self.stream}-{time.time_ns()}.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(command, stderr=out, env={**os.environ, **self.kinesis.settings()})
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.send_signal(signal.SIGINT)
+                try:
+                    process.wait(30)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+            for line in log.read_text().splitlines():
+                progress(f"  {line}")
+
+    def wait_for_slot(self) -> None:
+        """Only what is written from then on is published."""
+        with Session(self.url) as session:
+            wait_until(lambda: look(session, self.stream) is not None, "the slot is there")
+
+    def leader(self) -> int:
+        with Session(self.url) as session:
+            try:
+                found = lease_status(session, self.stream)
+            except CannotReplicate:
+                return 0
+        return int(found.lease.holder.rsplit(":", 1)[1]) if found and found.now < found.lease.expires else 0
+
+
+def tree(root: int) -> list[int]:
+    """A process and all that come from it."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            parents.setdefault(parent, []).append(int(entry.name))
+    found = [root]
+    for process in found:
+        found += parents.get(process, [])
+    return found
+
+
+def used(root: int) -> tuple[float, float]:
+    """Seconds of CPU and megabytes at their peak, of a process and all that come from it."""
+    cpu, peak = 0.0, 0.0
+    for process in tree(root):
+        try:
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            status = Path(f"/proc/{process}/status").read_text()
+        except OSError:
+            continue
+        # Its own, and those of children that have ended.
+        cpu += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        peak += next((int(line.split()[1]) / 1000 for line in status.splitlines() if line.startswith("VmHWM")), 0.0)
+    return cpu, peak
+
+
+def throughput(stack: Stack, directory: Path, rows: int) -> Iterator[Figure]:
+    """A backlog, from the first record that is accepted to the last."""
+    bench = Bench(stack, directory, "backlog")
+    with bench.running() as process:
+        bench.wait_for_slot()
+        with psycopg.connect(bench.url, autocommit=True) as database:
+            database.execute(FILL.encode(), (-1, -1))
+            wait_until(lambda: bench.accepted() == 1, "the first change is accepted")
+            os.kill(process.pid, 0)
+            before = used(process.pid)[0]
+            began = time.perf_counter()
+            for first in range(0, rows, IN_TRANSACTION):
+                database.execute(FILL.encode(), (first, first + IN_TRANSACTION - 1))
+            written = time.perf_counter() - began
+        wait_until(lambda: bench.accepted() > rows, "all changes are accepted")
+        took = time.perf_counter() - began
+        cpu, peak = used(process.pid)
+    progress(f"{rows:,} rows: written in {written:.1f} s, all accepted after {took:.1f} s")
+    yield Figure("cdc.changes_per_s", rows / took, "from the first commit to the last record accepted", floor=30_000)
+    yield Figure("cdc.cpu_us_per_change", (cpu - before) / rows * 1e6, "CPU of the instance with Spark, µs a change")
+    yield Figure("cdc.peak_mb", peak, "of all its processes together")
+
+
+def decoding(stack: Stack, rows: int) -> Figure:
+    """Frames of the log to events, in this process alone."""
+    url = servers(stack)[0].url
+    with psycopg.connect(url, autocommit=True) as database:
+        database.execute(TABLE.encode())
+        database.execute(b"create publication decoded for all tables")
+        database.execute(b"select pg_create_logical_replication_slot('decoded', 'pgoutput')")
+        for first in range(0, rows, IN_TRANSACTION):
+            database.execute(FILL.encode(), (first, first + IN_TRANSACTION - 1))
+    settings = ReplicationSettings(dsn=url, slot="decoded", publications=["decoded"])
+    frames: list[Frame] = []
+    with Replication(settings) as replication:
+        replication.start(0)
+        while sum(frame[2][:1] == b"C" for frame in frames[-5:]) == 0 or len(frames) < rows:
+            frames += replication.take(5.0)
+    assembly = Assembly(Events(EventFormat(database="postgres")), Offset(), max_rows=rows + 1, max_bytes=1 << 40)
+    began = time.process_time()
+    assembly.feed(frames)
+    while assembly.batch() is not None:
+        pass
+    return Figure("cdc.decode_per_s", rows / (time.process_time() - began), "frames to events, one core, by CPU")
+
+
+def waits(stack: Stack, directory: Path, seconds: float) -> Iterator[Figure]:
+    """100 changes a second: how long each waits, and how long none is accepted when the leader goes."""
+    bench = Bench(stack, directory, "paced")
+    committed: dict[int, float] = {}
+    numbers = iter(range(10**9))
+    with bench.running(), bench.running(), psycopg.connect(bench.url, autocommit=True) as database:
+        bench.wait_for_slot()
+
+        def write(until: Callable[[], bool]) -> None:
+            due = time.monotonic()
+            while not until():
+                due += 0.01
+                time.sleep(max(0.0, due - time.monotonic()))
+                number = next(numbers)
+                database.execute(FILL.encode(), (number, number))
+                committed[number] = time.time() * 1e3
+
+        write(lambda: bench.accepted() > 300)
+        calm, end = len(committed), time.monotonic() + seconds
+        write(lambda: time.monotonic() > end)
+        still = len(committed)
+        write(lambda: bench.accepted() > still)
+        leader = bench.leader()
+        os.kill(leader, signal.SIGKILL)
+        killed = time.time() * 1e3
+        write(lambda: bench.leader() not in {0, leader})
+        before = bench.accepted()
+        write(lambda: bench.accepted() > before + 200)
+    arrived: dict[int, float] = {}
+    for record in (record for shard in bench.kinesis.records(bench.stream).values() for record in shard):
+        number = json.loads(record.data)["after"]["id"]
+        arrived[number] = min(arrived.get(number, record.arrived_ms), record.arrived_ms)
+    late = [arrived[number] - committed[number] for number in range(calm, still)]
+    gap = min(at for number, at in arrived.items() if committed[number] > killed) - killed
+    yield Figure("cdc.latency_p50_ms", float(np.percentile(late, 50)), "commit to accepted, 100 changes/s; aim: 500")
+    yield Figure("cdc.latency_p99_ms", float(np.percentile(late, 99)), "the same, p99")
+    yield Figure("cdc.failover_kill_s", gap / 1e3, f"SIGKILL to the next change accepted; lease of {LEASE_S} s")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m bench.cdc")
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=float, default=20)
+    chosen = parser.parse_args()
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory(prefix="strandline-bench-") as made:
+        with Stack(["postgres", "kinesis"], kinesis_keep_bytes=0) as stack:
+            os.environ |= servers(stack)[1].settings()
+            figures += throughput(stack, Path(made), chosen.rows)
+            figures.append(decoding(stack, min(chosen.rows, 200_000)))
+        with Stack(["postgres", "kinesis"]) as stack:
+            os.environ |= servers(stack)[1].settings()
+            figures += waits(stack, Path(made), chosen.seconds)
+    report(f"Changes of Postgres in Kinesis, two cores (load {os.getloadavg()[0]:.1f})", figures)

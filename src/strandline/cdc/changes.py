@@ -1,0 +1,159 @@
+"""The changes of a slot as rows, made ready by a thread while those before them are being delivered.
+
+What waits is bounded by bytes. While there is no room the thread stands still, and with it the connection and, at last,
+the server's sender.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import pyarrow as pa
+
+from strandline.cdc.assembly import Assembly, Offset
+from strandline.cdc.replication import Replication, ReplicationSettings
+from strandline.cdc.rows import rows
+from strandline.errors import PostgresUnreachable
+from strandline.wire.change import Events
+from strandline.wire.event import EventFormat
+
+LOOK_EVERY = 0.2
+CLOSE_WITHIN = 10.0
+REREAD_WITHIN = 120.0
+"""For the next rows of an epoch that is read again: they are in the log, so they come, or something is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeSettings:
+    """What is read, how it is told, and how much of it at once."""
+
+    replication: ReplicationSettings
+    events: EventFormat
+    markers: bool = False
+    max_rows: int = 50_000
+    max_bytes: int = 32 << 20
+
+
+class Taken(NamedTuple):
+    """Rows, and the offset behind them."""
+
+    batches: list[pa.RecordBatch]
+    reached: Offset
+
+
+class _Ready(NamedTuple):
+    batch: pa.RecordBatch
+    rows: int
+    bytes: int
+    reached: Offset
+
+
+class Changes:
+    """Reads a slot from an offset on, and with `stop` up to another. Takes the slot when it is made."""
+
+    def __init__(self, settings: ChangeSettings, start: Offset, stop: Offset | None = None) -> None:
+        self._settings = settings
+        self._replication = Replication(settings.replication)
+        self._assembly = Assembly(
+            Events(settings.events),
+            start,
+            max_rows=settings.max_rows,
+            max_bytes=settings.max_bytes,
+            stop=stop,
+            markers=settings.markers,
+        )
+        self._ready: deque[_Ready] = deque()
+        self._bytes = 0
+        self._idle_at: int | None = None
+        self._is_over = False
+        self._failure: Exception | None = None
+        self._closing = threading.Event()
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="strandline-changes", daemon=True)
+        self._replication.start(start.end)
+        self._thread.start()
+
+    def take(self, timeout: float) -> Taken | None:
+        """Rows of whole transactions, as many as go in an epoch; None when none came in time."""
+        most_rows, most_bytes = self._settings.max_rows, self._settings.max_bytes
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._failure or self._is_over, timeout)
+            if not self._ready:
+                if self._failure is not None:
+                    raise self._failure
+                return None
+            found = [self._ready.popleft()]
+            count, size = found[0].rows, found[0].bytes
+            while self._ready and (
+                count + self._ready[0].rows <= most_rows and size + self._ready[0].bytes <= most_bytes
+            ):
+                found.append(self._ready.popleft())
+                count, size = count + found[-1].rows, size + found[-1].bytes
+            self._bytes -= size
+            self._changed.notify_all()
+        return Taken([ready.batch for ready in found], found[-1].reached)
+
+    def all(self) -> Iterator[pa.RecordBatch]:
+        """All rows up to `stop`."""
+        while (taken := self.take(REREAD_WITHIN)) is not None:
+            yield from taken.batches
+        if not self._is_over:
+            raise PostgresUnreachable("the slot", f"rows that were read before did not come within {REREAD_WITHIN:g} s")
+
+    def idle_at(self) -> int | None:
+        """How far the server is, when all that it has sent is taken; else None."""
+        with self._changed:
+            return None if self._ready else self._idle_at
+
+    def acknowledge(self, end: int) -> None:
+        """All transactions that end up to here are delivered."""
+        self._replication.acknowledge(end)
+
+    def close(self) -> None:
+        """Give the slot back."""
+        with self._changed:
+            self._closing.set()
+            self._changed.notify_all()
+        self._thread.join(CLOSE_WITHIN)
+        self._replication.close()
+        self._assembly.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        try:
+            while not (self._closing.is_set() or self._assembly.done):
+                frames = self._replication.take(LOOK_EVERY)
+                self._assembly.feed(frames)
+                while not self._closing.is_set() and (batch := self._assembly.batch()) is not None:
+                    self._put(_Ready(rows(batch.parts), batch.rows, batch.size, batch.reached))
+                if not frames:
+                    self._look_idle()
+        except Exception as error:  # noqa: BLE001  (raised where rows are taken)
+            self._failure = error
+        finally:
+            with self._changed:
+                self._is_over = self._assembly.done
+                self._changed.notify_all()
+
+    def _put(self, ready: _Ready) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing.is_set() or self._bytes < self._settings.max_bytes)
+            self._ready.append(ready)
+            self._bytes += ready.bytes
+            self._idle_at = None
+            self._changed.notify_all()
+
+    def _look_idle(self) -> None:
+        position = self._replication.idle_at
+        with self._changed:
+            self._idle_at = position if position is not None and self._assembly.is_idle else None

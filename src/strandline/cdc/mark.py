@@ -1,0 +1,61 @@
+"""How far a stream of changes has come, as Spark keeps it: with what its numbers mean something in."""
+
+from typing import Any, Self
+
+import msgspec
+from msgspec import Struct
+
+from strandline.cdc.assembly import Offset
+from strandline.cdc.slot import SlotIdentity, SlotState
+from strandline.errors import OptionError
+
+
+class Mark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An offset, the slot that it is of, and the settings that number the events of a transaction."""
+
+    end: int
+    lsn: int
+    ordinal: int
+    system: str
+    timeline: int
+    database: str
+    slot: str
+    ordinals: str
+
+    @classmethod
+    def at(cls, state: SlotState, ordinals: str) -> Self:
+        """Where a slot stands."""
+        identity = msgspec.structs.asdict(state.identity)
+        return cls(end=state.confirmed, lsn=0, ordinal=0, ordinals=ordinals, **identity)
+
+    @classmethod
+    def read(cls, told: dict[str, Any], ordinals: str) -> Self:
+        """One that was told before, under the same settings: under others its ordinals mean other events."""
+        try:
+            mark = msgspec.convert(told, cls)
+        except msgspec.ValidationError as error:
+            raise OptionError(f"the checkpoint is not one of postgres_wal: {error}") from None
+        if mark.ordinals != ordinals:
+            raise OptionError(
+                f"the checkpoint was made with {mark.ordinals}, and now it is {ordinals}: events would be numbered "
+                "otherwise, so set it back, or begin anew with another checkpoint and another slot"
+            )
+        return mark
+
+    def told(self) -> dict[str, Any]:
+        """As Spark takes it."""
+        return msgspec.structs.asdict(self)
+
+    def moved(self, reached: Offset) -> Self:
+        """The same, further on."""
+        return msgspec.structs.replace(self, end=reached.end, lsn=reached.lsn, ordinal=reached.ordinal)
+
+    @property
+    def offset(self) -> Offset:
+        """How far it is."""
+        return Offset(end=self.end, lsn=self.lsn, ordinal=self.ordinal)
+
+    @property
+    def identity(self) -> SlotIdentity:
+        """The slot in which that means something."""
+        return SlotIdentity(system=self.system, timeline=self.timeline, database=self.database, slot=self.slot)

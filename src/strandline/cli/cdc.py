@@ -1,0 +1,170 @@
+"""`strandline cdc run` and `strandline cdc status`: changes of Postgres in Kinesis, by one of several instances."""
+
+import os
+import socket
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from cyclopts import App
+
+from strandline.cdc.checkpoint import Checkpoint
+from strandline.cdc.config import CdcConfig
+from strandline.cdc.lease import acquire, create_lease_table, lease_status
+from strandline.cdc.publication import check_publications, create_publication
+from strandline.cdc.session import Session
+from strandline.cdc.slot import check_server, create_slot, look, take_over
+from strandline.cli.line import ProgressLine
+from strandline.cli.signals import on_stop_request, once
+from strandline.clock import SystemClock
+from strandline.config import load
+from strandline.errors import CannotReplicate, ChangesLost, ConnectionLost, NotLeading, PostgresUnreachable, SlotBusy
+from strandline.wire.pgoutput import lsn_text
+
+ASK_EVERY = timedelta(seconds=5)
+REST_S = 1.0
+# What another instance, or Postgres when it is back, may mend.
+PASSING = (NotLeading, ConnectionLost, PostgresUnreachable, SlotBusy)
+
+clock = SystemClock()
+app = App(name="cdc")
+
+
+@app.command
+def run(*, config: Path) -> None:
+    """Publish the changes of a database to a stream for as long as this instance leads; wait while another does.
+
+    Parameters
+    ----------
+    config
+        The file that says what, where and how: see docs/cdc.md.
+    """
+    settings = load(config, CdcConfig)
+    stop = threading.Event()
+    # PySpark takes Ctrl-C for itself where it starts in the main thread.
+    working = ThreadPoolExecutor(1)
+
+    @once
+    def ask() -> None:
+        _say("ending in good order; once more ends at once")
+        stop.set()
+
+    with on_stop_request(ask):
+        prepare(settings)
+        working.submit(_serve, settings, stop).result()
+
+
+def _serve(config: CdcConfig, stop: threading.Event) -> None:
+    """Lead whenever we can, until told to stop."""
+    _say(f"waiting to lead '{config.lease_name}'")
+    told = ""
+    while not stop.is_set():
+        try:
+            _lead(config, stop)
+            told = ""
+        except PASSING as error:
+            if str(error) != told:
+                told = str(error)
+                _say(f"{told}; waiting to lead again")
+            stop.wait(REST_S)
+
+
+def _lead(config: CdcConfig, stop: threading.Event) -> None:
+    """Wait for a while to lead; publish for as long as we do."""
+    dsn, holder = config.postgres.url(), f"{socket.gethostname()}:{os.getpid()}"
+    term = timedelta(seconds=config.leadership.lease_s)
+    leadership = acquire(dsn, config.lease_name, holder, wait=ASK_EVERY, term=term, stop=stop)
+    if leadership is None:
+        return
+    with leadership:
+        _take_slot(config)
+        _say(f"leading '{config.lease_name}', number {leadership.number}")
+        # Not before it is needed: who waits to lead does without Spark.
+        from strandline.spark.pipeline import publish  # noqa: PLC0415
+
+        line = ProgressLine(clock)
+        try:
+            publish(config, leadership, stop, lambda told: line.show(lambda: progress(told)))
+        finally:
+            line.clear()
+
+
+def prepare(config: CdcConfig) -> None:
+    """See that all is there that Postgres must have, or make it where the file says so."""
+    postgres = config.postgres
+    wanted = postgres.wanted()
+    with Session(postgres.url()) as session:
+        check_server(session)
+        if wanted is not None:
+            create_publication(session, wanted)
+            create_lease_table(session)
+        check_publications(session, [postgres.publication])
+        lease_status(session, config.lease_name)
+        if wanted is None and look(session, postgres.slot) is None:
+            raise CannotReplicate(
+                f"slot '{postgres.slot}' does not exist", "have it created (postgres.create in the file)"
+            )
+
+
+def _take_slot(config: CdcConfig) -> None:
+    """End whoever reads the slot: we lead. Where there is none, make it."""
+    dsn, slot = config.postgres.url(), config.postgres.slot
+    with Session(dsn) as session:
+        if look(session, slot) is not None:
+            take_over(session, slot)
+            return
+    if (done := Checkpoint(Path(config.checkpoint)).last()) is not None:
+        raise ChangesLost(f"slot '{slot}' is gone: changes after {lsn_text(done.mark.end)} are lost", slot)
+    create_slot(dsn, slot).close()
+    _say(f"slot '{slot}' is made: changes from now on are published")
+
+
+def progress(told: dict[str, Any]) -> str:
+    """What is going on."""
+    rate = told.get("processedRowsPerSecond") or 0.0
+    return f"epoch {told['batchId']:,}   {told['numInputRows']:,} changes   {rate:,.0f} a second"
+
+
+@app.command
+def status(*, config: Path) -> None:
+    """Show who leads, how far it has come, and how much lies behind.
+
+    Parameters
+    ----------
+    config
+        The file that `strandline cdc run` was given.
+    """
+    settings = load(config, CdcConfig)
+    with Session(settings.postgres.url()) as session:
+        lease = lease_status(session, settings.lease_name)
+        slot = look(session, settings.postgres.slot)
+    lines = {"leader": "nobody has led yet"}
+    if lease is not None:
+        left = (lease.lease.expires - lease.now) / 1e9
+        who = f"{lease.lease.holder}, number {lease.lease.leadership}"
+        lines["leader"] = f"{who}, for {left:.1f} s more unless renewed" if left > 0 else f"nobody; the last was {who}"
+    lines["slot"] = f"'{settings.postgres.slot}' does not exist"
+    if slot is not None:
+        reader = f"read by process {slot.reader}" if slot.reader else "read by nobody"
+        lines["slot"] = f"{slot.identity.slot} of {slot.identity.database}, {reader}"
+        lines["acknowledged"] = f"{lsn_text(slot.confirmed)}, {slot.lag:,} bytes of log behind"
+    checkpoint = Checkpoint(Path(settings.checkpoint))
+    if (done := checkpoint.last()) is not None:
+        ago = (clock.wall() - done.begun) / 1e9
+        lines["delivered"] = (
+            f"{lsn_text(done.mark.lsn)} {done.mark.ordinal}, epoch {done.number}, begun {ago:.1f} s ago"
+        )
+    if (open_ := checkpoint.unfinished()) is not None:
+        ago = (clock.wall() - open_.begun) / 1e9
+        lines["unfinished"] = (
+            f"up to {lsn_text(open_.mark.lsn)} {open_.mark.ordinal}, epoch {open_.number}, for {ago:.1f} s"
+        )
+    for name, text in lines.items():
+        print(f"{name:<13} {text}")
+
+
+def _say(line: str) -> None:
+    print(f"strandline: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,73 @@
+"""The pipeline of `strandline cdc`: changes of Postgres into Kinesis, as one query of Spark, for as long as we lead."""
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from strandline.cdc.config import CdcConfig
+from strandline.cdc.lease import Leadership
+from strandline.errors import NotLeading, StrandlineError
+from strandline.spark.kinesis import Kinesis
+from strandline.spark.postgres_wal import PostgresWal
+from strandline.spark.refusal import own_words, refused_in_one_line
+from strandline.spark.session import opened
+
+LOOK_EVERY = 0.1
+OPTIONS = {
+    "spark.ui.showConsoleProgress": "false",
+    # A batch is one task: its worker stays, with its connections, from batch to batch.
+    "spark.sql.shuffle.partitions": "1",
+    "spark.speculation": "false",
+    # Rows that the reader gives are kept serialised, one by one, until their task has run.
+    "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+}
+# What is on its way when we are told to stop is sent to its end, unless that takes longer.
+STOP_WITHIN_MS = 10_000
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+def publish(config: CdcConfig, leadership: Leadership, stop: Event, tell: Tell) -> None:
+    """Publish until told to stop. Raises NotLeading when another leads, or what the query ended with."""
+    options = {**OPTIONS, **config.spark.settings, "spark.sql.streaming.stopTimeout": str(STOP_WITHIN_MS)}
+    sources = (PostgresWal, Kinesis)
+    with (
+        opened("strandline cdc", master=config.spark.master, options=options, sources=sources) as spark,
+        refused_in_one_line(),
+    ):
+        rows = spark.readStream.format("postgres_wal").options(**config.source_options()).load()
+        query = (
+            rows.writeStream.format("kinesis")
+            .options(**config.sink_options(leadership.number))
+            .option("checkpointLocation", str(Path(config.checkpoint).absolute()))
+            .start()
+        )
+        try:
+            _watch(query, leadership, stop, tell)
+        finally:
+            query.stop()
+
+
+def _watch(query: StreamingQuery, leadership: Leadership, stop: Event, tell: Tell) -> None:
+    told = -1
+    while not stop.wait(LOOK_EVERY):
+        leadership.check()
+        if not query.isActive:
+            raise _cause(query, leadership)
+        last = query.lastProgress
+        if last is not None and last["batchId"] != told:
+            told = last["batchId"]
+            tell(dict(last))
+
+
+def _cause(query: StreamingQuery, leadership: Leadership) -> StrandlineError:
+    """What ended the query, in our own words where Spark quotes them."""
+    told = str(query.exception() or "nothing was told")
+    ours = own_words(told)
+    if ours is None:
+        return StrandlineError(f"the query ended: {told.strip().splitlines()[0][:500]}")
+    name, line = ours
+    return NotLeading(leadership.name, line) if name == NotLeading.__name__ else StrandlineError(line)

@@ -1,0 +1,148 @@
+"""The source `postgres_wal`: the changes of a Postgres database in the order of their commits, as a stream.
+
+One reader, on the driver, keeps the replication connection from epoch to epoch. The slot is told of an epoch only when
+Spark asks for the next: by then it has noted that the epoch is done. An epoch that has to be read again after a crash
+is read in a task, before the reader on the driver opens anything.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+from msgspec.structs import replace
+from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from strandline.cdc.changes import Changes
+from strandline.cdc.mark import Mark
+from strandline.cdc.publication import check_publications
+from strandline.cdc.rows import COLUMNS
+from strandline.cdc.session import Session
+from strandline.cdc.slot import check_server, check_slot, look
+from strandline.clock import SystemClock
+from strandline.errors import CannotReplicate, ConnectionLost, PostgresError, PostgresUnreachable, SlotBusy
+from strandline.spark.wal_options import WalOptions
+from strandline.units import Nanos, nanos
+
+WAIT_S = 0.2
+REST_S = 0.5
+GIVE_UP_AFTER = nanos(timedelta(seconds=60))
+# Postgres may be away for a while, and gives a slot up only after its own time-out.
+PASSING = (ConnectionLost, PostgresUnreachable, SlotBusy)
+
+log = logging.getLogger(__name__)
+clock = SystemClock()
+
+
+class PostgresWal(DataSource):
+    """`spark.readStream.format("postgres_wal")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "postgres_wal"
+
+    def schema(self) -> str:
+        return COLUMNS
+
+    def simpleStreamReader(self, schema: StructType) -> "WalReader":  # noqa: ARG002, N802
+        return WalReader(WalOptions.parse(self.options))
+
+
+class WalReader(SimpleDataSourceStreamReader):
+    """Its making opens nothing: it is made also where it is only looked at, and is pickled."""
+
+    def __init__(self, options: WalOptions) -> None:
+        self._options = options
+        self._changes: Changes | None = None
+        self._reached: Mark | None = None
+        self._away_since: Nanos | None = None
+        self._advanced_at: Nanos | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where the slot stands."""
+        options = self._options
+        with Session(options.dsn) as session:
+            check_server(session)
+            check_publications(session, options.publications)
+            state = look(session, options.slot)
+        if state is None:
+            raise CannotReplicate(f"slot '{options.slot}' does not exist", "have it created, or check its name")
+        return Mark.at(state, options.ordinals).told()
+
+    def read(self, start: dict[str, Any]) -> tuple[Iterator[pa.RecordBatch], dict[str, Any]]:
+        """What has come since. While Postgres is away nothing comes, but not for ever."""
+        mark = Mark.read(start, self._options.ordinals)
+        try:
+            changes = self._at(mark)
+            # Spark asks from here on only when it has noted that all before is done.
+            changes.acknowledge(mark.end)
+            taken = changes.take(WAIT_S)
+        except PASSING as error:
+            self._be_patient(error)
+            return iter([]), start
+        self._away_since = None
+        reached = self._idle(changes, mark) if taken is None else mark.moved(taken.reached)
+        self._reached = reached
+        return iter([] if taken is None else taken.batches), reached.told()
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """An epoch is done."""
+        if self._changes is not None:
+            self._changes.acknowledge(Mark.read(end, self._options.ordinals).end)
+
+    def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:  # noqa: N802
+        """The rows of an epoch again, in the same order."""
+        first, last = (Mark.read(told, self._options.ordinals) for told in (start, end))
+        if (first.lsn, first.ordinal) == (last.lsn, last.ordinal):
+            return
+        with self._opened(first, last) as changes:
+            yield from changes.all()
+
+    def _at(self, mark: Mark) -> Changes:
+        if self._changes is not None and self._reached != mark:
+            self._close()
+        if self._changes is None:
+            self._changes = self._opened(mark)
+            self._reached = mark
+        return self._changes
+
+    def _opened(self, start: Mark, stop: Mark | None = None) -> Changes:
+        """Take the slot, once it is sure that all after `start` can still be had."""
+        options = self._options
+        with Session(options.dsn) as session:
+            check_server(session)
+            check_publications(session, options.publications)
+            check_slot(session, options.slot, at=start.end, kept=start.identity)
+        return Changes(options.changes(start.database), start.offset, None if stop is None else stop.offset)
+
+    def _idle(self, changes: Changes, mark: Mark) -> Mark:
+        """The mark, moved on now and then while nothing of ours is written: Postgres need not keep what others write.
+
+        Spark notes it like an epoch before the slot is told, so it is never taken for a loss.
+        """
+        position, now = changes.idle_at(), clock.monotonic()
+        if self._advanced_at is None:
+            self._advanced_at = now
+        if position is None or position <= mark.end or now - self._advanced_at < nanos(self._options.idle_every):
+            return mark
+        self._advanced_at = now
+        return mark.moved(replace(mark.offset, end=position))
+
+    def _be_patient(self, error: PostgresError) -> None:
+        """Pass over what will pass; raises what has lasted for too long."""
+        self._close()
+        now = clock.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+            log.warning("%s; trying again", error)
+        elif now - self._away_since > GIVE_UP_AFTER:
+            raise error
+        time.sleep(REST_S)
+
+    def _close(self) -> None:
+        changes, self._changes, self._reached = self._changes, None, None
+        if changes is not None:
+            changes.close()

@@ -1,0 +1,79 @@
+"""The options of `postgres_wal`, read once: an unknown or a wrong one is refused before anything is done."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from strandline.cdc.changes import ChangeSettings
+from strandline.cdc.replication import ReplicationSettings
+from strandline.errors import OptionError
+from strandline.spark.options import choice, count, known, span
+from strandline.wire.event import EventFormat
+
+NAMES = ("dsn", "slot", "publications", "form", "partitionKey", "splitKeyChanges", "markers", "inProgress")
+LIMITS = ("maxRowsPerEpoch", "maxBytesPerEpoch", "idleEvery")
+OPTIONS = {name.lower(): name for name in (*NAMES, *LIMITS)}
+REQUIRED = {"dsn": "the connection string of Postgres", "slot": "its name", "publications": "names, commas between"}
+TRUTH = ("false", "true")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalOptions:
+    """What to read, how an event looks, and how much goes in an epoch."""
+
+    dsn: str = field(repr=False)
+    slot: str
+    publications: tuple[str, ...]
+    is_flat: bool
+    partition_key: str | None
+    split_key_changes: bool
+    markers: bool
+    in_progress: bool
+    """Whether large transactions are sent while they run."""
+    max_rows: int
+    max_bytes: int
+    idle_every: timedelta
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, str]) -> "WalOptions":
+        """Read the options; raises OptionError."""
+        options = known(raw, OPTIONS)
+        for name, what in REQUIRED.items():
+            if not options.get(name):
+                raise OptionError(f"option '{name}' is missing: {what}")
+        return cls(
+            dsn=options["dsn"],
+            slot=options["slot"],
+            publications=tuple(name.strip() for name in options["publications"].split(",")),
+            is_flat=choice(options, "form", ("envelope", "flat")) == "flat",
+            partition_key=options.get("partitionkey"),
+            split_key_changes=choice(options, "splitKeyChanges", TRUTH) == "true",
+            markers=choice(options, "markers", TRUTH) == "true",
+            in_progress=choice(options, "inProgress", ("true", "false")) == "true",
+            max_rows=count(options, "maxRowsPerEpoch") or 50_000,
+            max_bytes=count(options, "maxBytesPerEpoch") or 32 << 20,
+            idle_every=span(options, "idleEvery") or timedelta(seconds=10),
+        )
+
+    def changes(self, database: str) -> ChangeSettings:
+        """What to read of a database, and how to tell it."""
+        return ChangeSettings(
+            replication=ReplicationSettings(
+                dsn=self.dsn, slot=self.slot, publications=self.publications, streaming=self.in_progress
+            ),
+            events=EventFormat(
+                database=database,
+                flat=self.is_flat,
+                split_key_changes=self.split_key_changes,
+                key_template=self.partition_key,
+            ),
+            markers=self.markers,
+            max_rows=self.max_rows,
+            max_bytes=self.max_bytes,
+        )
+
+    @property
+    def ordinals(self) -> str:
+        """The settings that number the events of a transaction, in words."""
+        chosen = {"splitKeyChanges": self.split_key_changes, "markers": self.markers}
+        return " ".join(f"{name}={str(value).lower()}" for name, value in chosen.items())
