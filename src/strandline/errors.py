@@ -36,6 +36,7 @@
     │   ├── CannotReplicate            something that must hold before changes are read, and does not; says what to do
     │   │   └── SlotBusy               a slot that somebody else reads
     │   └── ChangesLost                changes that can no longer be had, or that would be passed over
+    ├── ShelfEmpty                     rows that were made ready, and are gone before a task fetched them
     ├── SpillFailed                    transactions in progress that can be kept neither in memory nor on disk
     ├── NotLeading                     a leadership, or an attempt under it, that may not publish any more
     ├── ScatteredCapture               a capture whose connections lie on several partitions
@@ -299,6 +300,15 @@ class ChangesLost(PostgresError):
         super().__init__(
             f"{problem}; to go on, drop the slot (select pg_drop_replication_slot('{slot}')), delete the checkpoint "
             "and start again with a snapshot"
+        )
+
+
+class ShelfEmpty(StrandlineError):
+    """Rows that were made ready, and are gone before a task fetched them."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(
+            f"the rows that lay ready at {where} cannot be fetched: {problem}; the query has to start again"
         )
 
 

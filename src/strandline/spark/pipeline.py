@@ -21,8 +21,6 @@ OPTIONS = {
     # A batch is one task: its worker stays, with its connections, from batch to batch.
     "spark.sql.shuffle.partitions": "1",
     "spark.speculation": "false",
-    # Rows that the reader gives are kept serialised, one by one, until their task has run.
-    "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
 }
 # What is on its way when we are told to stop is sent to its end, unless that takes longer.
 STOP_WITHIN_MS = 10_000

@@ -1,19 +1,19 @@
 """The source `postgres_wal`: the changes of a Postgres database in the order of their commits, as a stream.
 
-One reader, on the driver, keeps the replication connection from epoch to epoch. The slot is told of an epoch only when
-Spark asks for the next: by then it has noted that the epoch is done. An epoch that has to be read again after a crash
-is read in a task, before the reader on the driver opens anything.
+One reader, on the driver, keeps the replication connection from epoch to epoch, and tasks fetch rows from it. The slot
+is told of an epoch only when Spark asks for the next: by then it has noted that the epoch is done. An epoch that has to
+be read again after a crash is read in a task, before the reader on the driver opens anything.
 """
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
-import pyarrow as pa
 from msgspec.structs import replace
-from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
 from strandline.cdc.changes import Changes
@@ -21,10 +21,12 @@ from strandline.cdc.mark import Mark
 from strandline.cdc.publication import check_publications
 from strandline.cdc.rows import COLUMNS
 from strandline.cdc.session import Session
+from strandline.cdc.shelf import Place, Shelf, fetch
 from strandline.cdc.slot import check_server, check_slot, look
 from strandline.clock import SystemClock
 from strandline.errors import CannotReplicate, ConnectionLost, PostgresError, PostgresUnreachable, SlotBusy
 from strandline.spark.wal_options import WalOptions
+from strandline.spark.worker import settle
 from strandline.units import Nanos, nanos
 
 WAIT_S = 0.2
@@ -47,17 +49,29 @@ class PostgresWal(DataSource):
     def schema(self) -> str:
         return COLUMNS
 
-    def simpleStreamReader(self, schema: StructType) -> "WalReader":  # noqa: ARG002, N802
+    def streamReader(self, schema: StructType) -> "WalReader":  # noqa: ARG002, N802
         return WalReader(WalOptions.parse(self.options))
 
 
-class WalReader(SimpleDataSourceStreamReader):
+class Epoch(InputPartition):
+    """The rows of an epoch, and where they lie ready; None where they have to be read again."""
+
+    def __init__(self, start: Mark, end: Mark, place: Place | None) -> None:
+        self.start = start
+        self.end = end
+        self.place = place
+
+
+class WalReader(DataSourceStreamReader):
     """Its making opens nothing: it is made also where it is only looked at, and is pickled."""
 
     def __init__(self, options: WalOptions) -> None:
         self._options = options
         self._changes: Changes | None = None
         self._reached: Mark | None = None
+        self._shelf: Shelf | None = None
+        self._lying: tuple[Mark, Place] | None = None
+        """What was taken last, by its end."""
         self._away_since: Nanos | None = None
         self._advanced_at: Nanos | None = None
 
@@ -72,7 +86,11 @@ class WalReader(SimpleDataSourceStreamReader):
             raise CannotReplicate(f"slot '{options.slot}' does not exist", "have it created, or check its name")
         return Mark.at(state, options.ordinals).told()
 
-    def read(self, start: dict[str, Any]) -> tuple[Iterator[pa.RecordBatch], dict[str, Any]]:
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The limits are our own."""
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         """What has come since. While Postgres is away nothing comes, but not for ever."""
         mark = Mark.read(start, self._options.ordinals)
         try:
@@ -82,24 +100,45 @@ class WalReader(SimpleDataSourceStreamReader):
             taken = changes.take(WAIT_S)
         except PASSING as error:
             self._be_patient(error)
-            return iter([]), start
+            return start
         self._away_since = None
         reached = self._idle(changes, mark) if taken is None else mark.moved(taken.reached)
         self._reached = reached
-        return iter([] if taken is None else taken.batches), reached.told()
+        if taken is not None:
+            self._shelf = self._shelf or Shelf(self._options.serve_at)
+            self._shelf.clear()
+            self._lying = reached, self._shelf.put(taken.batches)
+        return reached.told()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """One: the order of an epoch is its rows' order."""
+        first, last = (Mark.read(told, self._options.ordinals) for told in (start, end))
+        if (first.lsn, first.ordinal) == (last.lsn, last.ordinal):
+            return []
+        lying = self._lying
+        return [Epoch(first, last, lying[1] if lying is not None and lying[0] == last else None)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of an epoch; in a task. Those that are read again come in the same order."""
+        # Where there is nothing to read, Spark makes a partition of its own.
+        if isinstance(partition, Epoch):
+            settle()
+            if partition.place is not None:
+                yield from fetch(partition.place)
+            else:
+                with self._opened(partition.start, partition.end) as changes:
+                    yield from changes.all()
 
     def commit(self, end: dict[str, Any]) -> None:
         """An epoch is done."""
         if self._changes is not None:
             self._changes.acknowledge(Mark.read(end, self._options.ordinals).end)
 
-    def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:  # noqa: N802
-        """The rows of an epoch again, in the same order."""
-        first, last = (Mark.read(told, self._options.ordinals) for told in (start, end))
-        if (first.lsn, first.ordinal) == (last.lsn, last.ordinal):
-            return
-        with self._opened(first, last) as changes:
-            yield from changes.all()
+    def stop(self) -> None:
+        """Give the slot back."""
+        self._close()
+        if self._shelf is not None:
+            self._shelf.close()
 
     def _at(self, mark: Mark) -> Changes:
         if self._changes is not None and self._reached != mark:

@@ -10,7 +10,7 @@ from strandline.errors import OptionError
 from strandline.spark.options import choice, count, known, span
 from strandline.wire.event import EventFormat
 
-NAMES = ("dsn", "slot", "publications", "form", "partitionKey", "splitKeyChanges", "markers", "inProgress")
+NAMES = ("dsn", "slot", "publications", "form", "partitionKey", "splitKeyChanges", "markers", "inProgress", "serveAt")
 LIMITS = ("maxRowsPerEpoch", "maxBytesPerEpoch", "idleEvery")
 OPTIONS = {name.lower(): name for name in (*NAMES, *LIMITS)}
 REQUIRED = {"dsn": "the connection string of Postgres", "slot": "its name", "publications": "names, commas between"}
@@ -30,6 +30,8 @@ class WalOptions:
     markers: bool
     in_progress: bool
     """Whether large transactions are sent while they run."""
+    serve_at: str
+    """The address of the driver at which tasks fetch rows."""
     max_rows: int
     max_bytes: int
     idle_every: timedelta
@@ -50,6 +52,7 @@ class WalOptions:
             split_key_changes=choice(options, "splitKeyChanges", TRUTH) == "true",
             markers=choice(options, "markers", TRUTH) == "true",
             in_progress=choice(options, "inProgress", ("true", "false")) == "true",
+            serve_at=options.get("serveat") or "127.0.0.1",
             max_rows=count(options, "maxRowsPerEpoch") or 50_000,
             max_bytes=count(options, "maxBytesPerEpoch") or 32 << 20,
             idle_every=span(options, "idleEvery") or timedelta(seconds=10),
