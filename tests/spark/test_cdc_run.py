@@ -1,5 +1,6 @@
 """`strandline cdc run` as its users run it: several instances, under load, one of them killed."""
 
+import itertools
 import logging
 import os
 import random
@@ -7,8 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -16,7 +17,7 @@ import boto3
 import psycopg
 import pytest
 
-from strandline.stack import FailRecords, Kinesis
+from strandline.stack import FailRecords, Fault, Kinesis, Refuse, Shuffle, Throttle, TimeOut
 from strandline.stack.postgres import Postgres
 from tests.cdc.history import READ, TABLE, TRIGGERS, check
 from tests.cdc.support import Place
@@ -167,6 +168,103 @@ def test_a_killed_leader_is_followed_by_the_next_and_nothing_is_lost(
         assert standby.end(signal.SIGTERM) == 0, standby.said()
     assert "ending in good order" in standby.said()
     assert "Traceback" not in standby.said()
+
+
+def family(process: int) -> list[int]:
+    """A process and all that come from it."""
+    found = [process]
+    for each in found:
+        with suppress(OSError):
+            for task in Path(f"/proc/{each}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def signal_all(processes: Sequence[int], number: int) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
+
+
+class Trouble:
+    """Two instances, and what can happen to the one that leads."""
+
+    def __init__(self, place: Place, start: Callable[[], Instance]) -> None:
+        self._place = place
+        self._start = start
+        self._instances = [start(), start()]
+        self._frozen: list[int] = []
+        wait_for(lambda: any(instance.leads() for instance in self._instances), "one leads", 2 * TIMEOUT)
+
+    def leader(self) -> Instance | None:
+        rows = self._place.sql("select holder from strandline.lease where expires > clock_timestamp()")
+        found = [one for one in self._instances if rows and rows[0][0].endswith(f":{one.process.pid}")]
+        return found[0] if found else None
+
+    def thaw(self) -> None:
+        signal_all(self._frozen, signal.SIGCONT)
+        self._frozen = []
+
+    def kill(self, leader: Instance) -> None:
+        leader.end(signal.SIGKILL)
+        self._instances.remove(leader)
+        self._instances.append(self._start())
+
+    def freeze(self, leader: Instance) -> None:
+        self._frozen = family(leader.process.pid)
+        signal_all(self._frozen, signal.SIGSTOP)
+        wait_for(lambda: self.leader() not in {None, leader}, "the other leads", 2 * TIMEOUT)
+
+    def kill_worker(self, leader: Instance) -> None:
+        signal_all(family(leader.process.pid)[-1:], signal.SIGKILL)
+
+    def cut_lock(self, _leader: Instance) -> None:
+        self._place.sql("select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory'")
+
+    def end(self) -> None:
+        self.thaw()
+        for instance in self._instances:
+            instance.process.kill()
+            instance.process.wait(TIMEOUT)
+
+
+FAULTS: list[list[Fault]] = [
+    [Throttle(records_per_s=200)],
+    [FailRecords(share=0.5), Shuffle()],
+    [TimeOut(accepts=True, closes_after_s=0, share=0.2)],
+    [Refuse(code="InternalFailure", share=0.3)],
+    [],
+]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_under_faults_of_every_kind_what_arrives_is_what_happened(
+    place: Place, kinesis: Kinesis, config: Path, tmp_path: Path
+) -> None:
+    seed = int(os.environ.get("STRANDLINE_SEED") or random.randrange(1 << 32))
+    log.warning("seed %d", seed)
+    chance, numbers = random.Random(seed), itertools.count()
+    trouble = Trouble(place, lambda: Instance(config, kinesis, tmp_path / f"instance-{next(numbers)}.log"))
+    try:
+        with Load(place, seed):
+            for turn in range(8):
+                kinesis.set_faults(place.name, *chance.choice(FAULTS), seed=seed + turn)
+                wanted = arrived(kinesis, place) + 50
+                wait_for(lambda wanted=wanted: arrived(kinesis, place) > wanted, "changes arrive", 4 * TIMEOUT)  # type: ignore[misc]
+                trouble.thaw()
+                what = chance.choice([trouble.kill, trouble.freeze, trouble.kill_worker, trouble.cut_lock])
+                log.warning("turn %d: %s", turn, what.__name__)
+                if (leader := trouble.leader()) is not None:
+                    what(leader)
+        kinesis.set_faults(place.name)
+        trouble.thaw()
+        end = place.sql("select pg_current_wal_flush_lsn() - '0/0'")[0][0]
+        wait_for(lambda: place.confirmed() >= end, "all is acknowledged", 4 * TIMEOUT)
+        repeats = check(place.sql(READ), kinesis.records(place.name))
+        log.warning("%d records, %d of them repeats", arrived(kinesis, place), repeats)
+    finally:
+        trouble.end()
 
 
 @pytest.mark.parametrize(
