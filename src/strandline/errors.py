@@ -38,6 +38,7 @@
     │   └── ChangesLost                changes that can no longer be had, or that would be passed over
     ├── ShelfEmpty                     rows that were made ready, and are gone before a task fetched them
     ├── SpillFailed                    transactions in progress that can be kept neither in memory nor on disk
+    ├── PublishingEnded                a query that ended for a reason that may pass
     ├── NotLeading                     a leadership, or an attempt under it, that may not publish any more
     ├── ScatteredCapture               a capture whose connections lie on several partitions
     ├── UnreadableRecord               a record that is no captured traffic, where none may be passed over
@@ -317,6 +318,13 @@ class SpillFailed(StrandlineError):
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"{problem}; give TMPDIR a place with room, or have transactions come only when committed")
+
+
+class PublishingEnded(StrandlineError):
+    """A query that ended for a reason that may pass: a worker was killed, the lease was lost, Postgres went away."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"publishing has ended: {problem}")
 
 
 class NotLeading(StrandlineError):

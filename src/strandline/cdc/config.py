@@ -119,7 +119,8 @@ class LeadershipSection(Section, frozen=True, kw_only=True):
 class SparkSection(Section, frozen=True, kw_only=True):
     """Where the pipeline runs."""
 
-    master: str = "local[2]"
+    master: str = "local[2,4]"
+    """With the number of tries of a task: a worker that was killed is replaced."""
     settings: dict[str, str] = msgspec.field(default_factory=dict)
 
 

@@ -21,13 +21,21 @@ from strandline.cli.line import ProgressLine
 from strandline.cli.signals import on_stop_request, once
 from strandline.clock import SystemClock
 from strandline.config import load
-from strandline.errors import CannotReplicate, ChangesLost, ConnectionLost, NotLeading, PostgresUnreachable, SlotBusy
+from strandline.errors import (
+    CannotReplicate,
+    ChangesLost,
+    ConnectionLost,
+    NotLeading,
+    PostgresUnreachable,
+    PublishingEnded,
+    SlotBusy,
+)
 from strandline.wire.pgoutput import lsn_text
 
 ASK_EVERY = timedelta(seconds=5)
 REST_S = 1.0
 # What another instance, or Postgres when it is back, may mend.
-PASSING = (NotLeading, ConnectionLost, PostgresUnreachable, SlotBusy)
+PASSING = (NotLeading, PublishingEnded, ConnectionLost, PostgresUnreachable, SlotBusy)
 
 clock = SystemClock()
 app = App(name="cdc")

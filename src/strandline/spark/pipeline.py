@@ -9,7 +9,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from strandline.cdc.config import CdcConfig
 from strandline.cdc.lease import Leadership
-from strandline.errors import NotLeading, StrandlineError
+from strandline.errors import (
+    CannotReplicate,
+    ChangesLost,
+    DeadLetterFailed,
+    MalformedChange,
+    OptionError,
+    PublishingEnded,
+    SpillFailed,
+    StrandlineError,
+    StreamRefused,
+)
 from strandline.spark.kinesis import Kinesis
 from strandline.spark.postgres_wal import PostgresWal
 from strandline.spark.refusal import own_words, refused_in_one_line
@@ -24,6 +34,14 @@ OPTIONS = {
 }
 # What is on its way when we are told to stop is sent to its end, unless that takes longer.
 STOP_WITHIN_MS = 10_000
+
+# What somebody has to mend before it is worth another try.
+LASTING = {
+    error.__name__
+    for error in (
+        CannotReplicate, ChangesLost, DeadLetterFailed, MalformedChange, OptionError, SpillFailed, StreamRefused,
+    )
+}  # fmt: skip
 
 Tell = Callable[[dict[str, Any]], None]
 
@@ -54,18 +72,15 @@ def _watch(query: StreamingQuery, leadership: Leadership, stop: Event, tell: Tel
     while not stop.wait(LOOK_EVERY):
         leadership.check()
         if not query.isActive:
-            raise _cause(query, leadership)
+            raise _cause(query)
         last = query.lastProgress
         if last is not None and last["batchId"] != told:
             told = last["batchId"]
             tell(dict(last))
 
 
-def _cause(query: StreamingQuery, leadership: Leadership) -> StrandlineError:
+def _cause(query: StreamingQuery) -> StrandlineError:
     """What ended the query, in our own words where Spark quotes them."""
     told = str(query.exception() or "nothing was told")
-    ours = own_words(told)
-    if ours is None:
-        return StrandlineError(f"the query ended: {told.strip().splitlines()[0][:500]}")
-    name, line = ours
-    return NotLeading(leadership.name, line) if name == NotLeading.__name__ else StrandlineError(line)
+    name, line = own_words(told) or ("", told.strip().splitlines()[0][:500])
+    return StrandlineError(line) if name in LASTING else PublishingEnded(line)
