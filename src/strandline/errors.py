@@ -13,6 +13,7 @@
     ├── MalformedHead                  the head of an HTTP message that is none
     ├── MalformedBody                  the body of an HTTP message that is not what its head says
     ├── MalformedResult                a record that is no result of a replay
+    ├── NoResults                      nothing to make a report of
     ├── GateFailed                     a report that does not keep a threshold of the user's
     ├── TransformFailed                a request that a transform could not make; it fails alone, the replay goes on
     ├── KafkaError                     a Kafka cluster that does not do what we ask
@@ -131,6 +132,10 @@ class MalformedBody(StrandlineError, ValueError):
 
 class MalformedResult(StrandlineError, ValueError):
     """A record that is no result of a replay."""
+
+
+class NoResults(StrandlineError):
+    """Nothing to make a report of."""
 
 
 class GateFailed(StrandlineError):
