@@ -282,7 +282,8 @@ def test_a_replay_without_differences_has_none(spark: SparkSession, tmp_path: Pa
         )
         times: Any = {side: round(10_000 * chance.lognormvariate(0, 0.4)) for side in ("source_us", "target_us")}
         records.append(result(source, target, request=f"GET /a/{number % 5}", number=number, **times))
-    records.append(result(None, answer(200, {}), request="GET /b", number=400))
+    # Its time is absurd, and hides nothing of the others.
+    records.append(result(None, answer(200, {}), request="GET /b", number=400, at_us=10**15))
     records.append(result(answer(200, {}), None, request="GET /c", number=401))
     gates = tuple(parse_gates("differences>0,mismatch>1,regressions>0,order>0"))
     plan = Plan(results=lines(tmp_path / "a.jsonl", records), out=tmp_path / "out", gates=gates)
@@ -291,6 +292,7 @@ def test_a_replay_without_differences_has_none(spark: SparkSession, tmp_path: Pa
     assert not summary.differences
     assert all(gate.passed for gate in summary.gates)
     assert {example.verdict for example in summary.examples.values()} == set(Verdict) & set(summary.verdicts)
+    assert [moment.sent for moment in summary.timeline if moment.sent][:3] == [100, 100, 100]
 
 
 def test_what_holds_no_results_is_refused_in_one_line(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path) -> None:
