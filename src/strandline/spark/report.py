@@ -127,6 +127,7 @@ def summarise(spark: SparkSession, plan: Plan, work: Path, *, now_us: int, say: 
         examples=summing.examples(table, kept.where("example is not null"), told),
         malformed=shapes.malformed,
         repeats=shapes.results - exchanges_in_all,
+        ignored_headers=sorted(plan.rules.default_headers),
     )
     summary = msgspec.structs.replace(summary, gates=[gate.check(summary) for gate in plan.gates])
     write_small_tables(summary, [row.asDict() for row in rows], tables)
