@@ -19,8 +19,9 @@ from strandline.errors import BrokerUnreachable, OptionError, UnknownTopic
 from strandline.report.summary import Summary
 from strandline.spark import results as results_module
 from strandline.stack import KafkaCluster
-from tests.report.support import answer, result
-from tests.support import run_strandline
+from tests.ordered.support import create_topic, produce
+from tests.report.support import START_US, answer, result
+from tests.support import run_strandline, wait_for
 
 # Spark starts anew here, which takes minutes of a machine that many use.
 pytestmark = pytest.mark.timeout(900)
@@ -110,14 +111,40 @@ def test_a_report_that_is_stopped_says_so_and_leaves_the_one_before(results: Pat
     command_line = [sys.executable, "-m", "strandline", "report", *map(str, arguments)]
     env = {**os.environ, "TMPDIR": str(temporary)}
     with subprocess.Popen(command_line, stderr=subprocess.PIPE, text=True, env=env) as running:
-        assert running.stderr is not None
-        while not running.stderr.readline().startswith("strandline: comparing"):
-            assert running.poll() is None
-        running.send_signal(signal.SIGINT)
-        assert running.communicate(timeout=PATIENCE_S)[1].splitlines()[-1] == "strandline: stopped; there is no report"
+        try:
+            assert running.stderr is not None
+            while not running.stderr.readline().startswith("strandline: comparing"):
+                assert running.poll() is None
+            running.send_signal(signal.SIGINT)
+            told = running.communicate(timeout=PATIENCE_S)[1].splitlines()
+        finally:
+            running.kill()
+    assert told[-1] == "strandline: stopped; there is no report"
     assert running.returncode == 1
     assert {file.name for file in out.iterdir()} == {"tables", "report.html"}
     assert not list(temporary.glob("strandline-spark-*"))
+
+
+def test_a_stop_amid_an_epoch_is_told_in_our_own_lines_alone(kafka: KafkaCluster, tmp_path: Path) -> None:
+    same = answer(200, {"price": 2})
+    records = [(0, START_US // 1000, result(same, same, number=number)) for number in range(500)]
+    create_topic(kafka.address, "amid", 1)
+    produce(kafka.address, "amid", records)
+    out = tmp_path / "out"
+    arguments = ["--results", "amid", "--kafka", kafka.address, "--out", out, "--follow", "--master", "local[1]"]
+    command_line = [sys.executable, "-m", "strandline", "report", *map(str, arguments)]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command_line, **pipes) as running:
+        try:
+            wait_for((out / ".stream" / "results" / "epoch=0").exists, "an epoch that is being written", PATIENCE_S)
+            running.send_signal(signal.SIGINT)
+            told = running.communicate(timeout=PATIENCE_S)[1].splitlines()
+        finally:
+            running.kill()
+    # By chance the epoch is whole, and there is a report.
+    assert running.returncode in {0, 1}
+    assert (running.returncode == 0) == (out / "report.html").exists()
+    assert [line for line in told if not line.startswith("strandline: ")] == []
 
 
 def test_a_gate_that_fails_is_exit_code_1_and_the_report_is_there(results: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from strandline.cli.escaping import escaped
 from strandline.cli.settings import kafka_settings
 from strandline.cli.signals import on_stop_request, once
 from strandline.clock import SystemClock
-from strandline.errors import GateFailed, OptionError
+from strandline.errors import GateFailed, OptionError, StrandlineError
 from strandline.report.directory import PAGE, SUMMARY, TABLES, held
 from strandline.report.gates import parse_gates
 from strandline.report.rules import load_rules
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 WIDEST_VALUE = 40
+STOPPED = "stopped; there is no report"
 SPARK = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
@@ -120,10 +121,12 @@ def report(
         if follow:
             checked(plan)
         with on_stop_request(once(stopped.set)), _spark(master) as spark:
+            if stopped.is_set():
+                raise StrandlineError(STOPPED)
             if follow:
                 summary = follow_results(spark, plan, now_us=_now_us, is_stopped=stopped.is_set, say=_say)
             else:
-                with stopped_by(stopped, spark.sparkContext, "stopped; there is no report"):
+                with stopped_by(stopped, spark.sparkContext, STOPPED):
                     summary = make(spark, plan, now_us=_now_us(), say=_say)
     show(summary, Console(highlight=False))
     made = f"{out / PAGE}, {out / SUMMARY} and {out / TABLES}"

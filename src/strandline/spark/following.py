@@ -80,9 +80,8 @@ def follow(
 
     def make() -> Summary:
         nonlocal is_new
-        with writing:
-            is_new = False
-            return summarise(spark, plan, work, now_us=now_us(), say=say)
+        is_new = False
+        return summarise(spark, plan, work, now_us=now_us(), say=say)
 
     summary: Summary | None = None
     made_at = time.monotonic()
@@ -95,16 +94,21 @@ def follow(
         try:
             while query.isActive and not is_stopped():
                 query.awaitTermination(POLL_S)
-                if is_new and time.monotonic() - made_at >= every.total_seconds():
-                    with suppress(NoResults):
-                        summary = make()
+                is_due = is_new and time.monotonic() - made_at >= every.total_seconds()
+                if is_due and writing.acquire(timeout=POLL_S):
+                    try:
+                        with suppress(NoResults):
+                            summary = make()
+                    finally:
+                        writing.release()
                     made_at = time.monotonic()
             failure = query.exception()
             if failure is not None:
                 raise failure
         finally:
             query.stop()
-        return make() if is_new or summary is None else summary
+        with writing:
+            return make() if is_new or summary is None else summary
 
 
 def _belonging(results: TopicResults, rules: Rules) -> Belonging:

@@ -108,8 +108,6 @@ def stopped_by(stopped: threading.Event, context: SparkContext, problem: str) ->
                 with suppress(Py4JError, OSError):
                     context.cancelAllJobs()
 
-    if stopped.is_set():
-        raise StrandlineError(problem)
     threading.Thread(target=cancel, name="stopping", daemon=True).start()
     try:
         yield
