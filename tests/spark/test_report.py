@@ -281,7 +281,7 @@ def test_a_replay_without_differences_has_none(spark: SparkSession, tmp_path: Pa
         times: Any = {side: round(10_000 * chance.lognormvariate(0, 0.4)) for side in ("source_us", "target_us")}
         records.append(result(source, target, request=f"GET /a/{number % 5}", number=number, **times))
     # Its time is absurd, and hides nothing of the others.
-    records.append(result(None, answer(200, {}), request="GET /b", number=400, at_us=10**15))
+    records.append(result(None, answer(200, {}), request="GET /b", number=400, connection="d", at_us=10**15))
     records.append(result(answer(200, {}), None, request="GET /c", number=401))
     gates = tuple(parse_gates("differences>0,mismatch>1,regressions>0,order>0"))
     plan = Plan(results=lines(tmp_path / "a.jsonl", records), out=tmp_path / "out", gates=gates)
