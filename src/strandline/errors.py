@@ -14,6 +14,7 @@
     ├── MalformedBody                  the body of an HTTP message that is not what its head says
     ├── MalformedResult                a record that is no result of a replay
     ├── MalformedChange                a message of Postgres' replication stream that is not what it should be
+    ├── NoResults                      nothing to make a report of
     ├── GateFailed                     a report that does not keep a threshold of the user's
     ├── TransformFailed                a request that a transform could not make; it fails alone, the replay goes on
     ├── KafkaError                     a Kafka cluster that does not do what we ask
@@ -149,6 +150,10 @@ class MalformedResult(StrandlineError, ValueError):
 
 class MalformedChange(StrandlineError, ValueError):
     """A message of Postgres' replication stream that is not what it should be."""
+
+
+class NoResults(StrandlineError):
+    """Nothing to make a report of."""
 
 
 class GateFailed(StrandlineError):

@@ -77,6 +77,7 @@ def test_several_gates_have_commas_between() -> None:
         ("mismach>1%", "gate 'mismach>1%': 'mismach' is unknown; did you mean 'mismatch'?"),
         ("lateness.p98>1ms", "did you mean 'lateness.p9"),
         ("mismatch", "'mismatch' is no gate; write it like mismatch>1% or lateness.p99>20ms"),
+        (" , ", "' , ' holds no gate; write them like mismatch>1%,lateness.p99>20ms"),
         ("mismatch>1ms", "gate 'mismatch>1ms': mismatch takes a share such as 1%, or a count"),
         ("lateness.p99>20", "gate 'lateness.p99>20': lateness.p99 takes a time such as 20ms"),
         ("order>1%", "gate 'order>1%': order takes a plain number"),

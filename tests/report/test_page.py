@@ -248,6 +248,21 @@ def test_an_example_lays_the_answers_side_by_side(show: Show) -> None:
     assert '"sku": "SKU-1000",' in page.texts("#example .same td")
 
 
+def test_headers_that_are_never_compared_do_not_look_like_differences(show: Show) -> None:
+    page = show(replace(shop(), noise=[], ignored_headers=["content-length", "date"]))
+    page.click("#differences-table .name")
+    page.until(TITLED, "GET /orders/90417")
+    assert [text.split(":")[0] for text in page.texts("#example .noise td")] == ["Content-Length"] * 2 + ["Date"] * 2
+
+
+def test_records_that_count_for_nothing_are_told_under_the_verdict(show: Show) -> None:
+    page = show(replace(shop(), repeats=1_200, malformed=1))
+    assert page.texts("#verdict .facts-line span")[-2:] == [
+        "1,200 records left out: repeated",
+        "1 record left out: no results",
+    ]
+
+
 @pytest.mark.parametrize(
     ("path", "source", "target", "hit"),
     [
@@ -357,6 +372,9 @@ def test_without_scripts_there_are_headline_and_tables(show: Show, chromium: Bro
         assert "GET /search" in page.texts(".plain td")
         assert page.texts("#report") == [""]
         assert overflow(page) == 0
+        lines = "(th) => { const r = new Range(); r.selectNodeContents(th); return r.getClientRects().length; }"
+        words = "[...document.querySelectorAll('.plain th')].filter((th) => !th.innerText.includes(' '))"
+        assert set(page.run(f"return {words}.map({lines})")) <= {0, 1}, "no word of a heading is broken"
 
 
 @pytest.mark.parametrize("width", [360, 1600])

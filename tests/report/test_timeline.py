@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from strandline.report.fidelity import Sums, fidelity
 from strandline.report.latency import bucket
 from strandline.report.summary import Moment
-from strandline.report.timeline import MAX_MOMENTS, length_us, without_gaps
+from strandline.report.timeline import LEAST_US, MAX_MOMENTS, drawn, length_us, may_stray, without_gaps
 
 TIMES = st.integers(0, 10**15)
 
@@ -18,6 +18,19 @@ def test_there_are_never_too_many_stretches(one: int, other: int) -> None:
     length = length_us(first, last)
     assert length > 0
     assert (last - first) // length < MAX_MOMENTS
+
+
+@given(st.lists(st.integers(0, 10**8), min_size=40, max_size=60), st.integers(10**12, 10**15))
+def test_an_absurd_time_does_not_make_one_stretch_of_all_others(times: list[int], absurd: int) -> None:
+    kept = sorted(times)
+    low, high = kept[len(kept) // 20], kept[len(kept) * 19 // 20]
+    for first, last in ((kept[0], absurd), (-absurd, kept[-1])):
+        assert may_stray(first, last)
+        begin, end = drawn(first, last, low_us=low, high_us=high)
+        assert first <= begin <= low
+        assert high <= end <= last
+        assert end - begin <= 3 * max(high - low, LEAST_US)
+    assert drawn(kept[0], kept[0] + 10**9, low_us=low, high_us=high) == (kept[0], kept[0] + 10**9)
 
 
 @given(st.sets(st.integers(0, 50), min_size=1))

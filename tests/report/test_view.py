@@ -102,6 +102,13 @@ def test_the_page_is_bounded_whatever_the_summary_holds_and_says_what_is_cut() -
     assert len(render(page_of).encode()) < 6 * MESSAGES + 5_000_000
 
 
+def test_records_that_count_for_nothing_are_told() -> None:
+    assert view(shop()).passed_over == []
+    shown = replace(shop(), repeats=1_200, malformed=1)
+    assert view(shown).passed_over == ["1,200 records left out: repeated", "1 record left out: no results"]
+    assert "<p>1 record left out: no results</p>" in render(shown)
+
+
 def test_data_cannot_end_the_element_it_lies_in() -> None:
     page = render(replace(shop(), title="</script><!--<script>", origin="]]>&{{style}}"))
     data = re.findall(r'<script type="application/json" id="view">(.*?)</script>', page, re.DOTALL)

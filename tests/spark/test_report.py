@@ -7,8 +7,10 @@ seed is printed.
 import random
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
+from threading import Event
 from typing import Any
 from uuid import UUID
 
@@ -16,11 +18,14 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from strandline.errors import StrandlineError
+from strandline.errors import OptionError, StrandlineError
 from strandline.report.gates import parse_gates
+from strandline.report.rules import Rules
 from strandline.report.summary import Kind, Summary, Verdict
-from strandline.spark.following import follow
-from strandline.spark.report import FileResults, Plan, TopicResults, report
+from strandline.spark.following import checked, follow
+from strandline.spark.report import Plan, report
+from strandline.spark.results import FileResults, TopicResults
+from strandline.spark.session import stopped_by
 from strandline.stack import KafkaCluster
 from tests.ordered.support import create_topic, produce
 from tests.report.support import START_US, answer, result
@@ -191,6 +196,37 @@ def test_a_report_that_follows_goes_on_after_a_restart(
     assert (whole.exchanges, whole.repeats, whole.malformed) == (300, 0, 1)
     assert sum(whole.verdicts.values()) == 300
     assert whole.fidelity.order_violations == 0
+    # What was begun goes on with nothing else.
+    for other, named in (
+        (replace(plan, results=TopicResults(topic="another", kafka=kafka.settings())), "--results"),
+        (replace(plan, results=TopicResults(topic="growing", kafka=kafka.settings(), start="-1h")), "--from"),
+        (replace(plan, rules=Rules(ruled_headers=frozenset({"x"}))), "--rules"),
+    ):
+        with pytest.raises(OptionError, match=f"was begun with other {named}; name another --out"):
+            follow(spark, other, now_us=lambda: NOW, only_what_is_there=True)
+    assert checked(replace(plan, rules=Rules(learns=False))) == plan.results
+
+
+def test_a_report_that_follows_becomes_current_while_nothing_more_comes(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    service = Service(random.Random(5))
+    create_topic(kafka.address, "resting", 1)
+    produce(kafka.address, "resting", [(0, START_US // 1000, service.exchange(number)[0]) for number in range(20)])
+    plan = Plan(results=TopicResults(topic="resting", kafka=kafka.settings()), out=tmp_path / "stream")
+    made = tmp_path / "stream" / "summary.json"
+    last = follow(spark, plan, now_us=lambda: NOW, every=timedelta(seconds=1), is_stopped=made.exists)
+    assert last == msgspec.json.decode(made.read_bytes(), type=Summary)
+    assert last.exchanges == 20
+
+
+def test_a_stop_cancels_what_spark_does_and_is_told_in_one_line(spark: SparkSession) -> None:
+    stopped = Event()
+    endless = spark.range(10**15).selectExpr("sum(id * id)")
+    with pytest.raises(StrandlineError) as told, stopped_by(stopped, spark.sparkContext, "stopped; there is none"):
+        stopped.set()
+        endless.collect()
+    assert str(told.value) == "stopped; there is none"
 
 
 def test_two_runs_tell_noise_where_no_request_is_asked_twice(spark: SparkSession, tmp_path: Path) -> None:
@@ -244,7 +280,8 @@ def test_a_replay_without_differences_has_none(spark: SparkSession, tmp_path: Pa
         )
         times: Any = {side: round(10_000 * chance.lognormvariate(0, 0.4)) for side in ("source_us", "target_us")}
         records.append(result(source, target, request=f"GET /a/{number % 5}", number=number, **times))
-    records.append(result(None, answer(200, {}), request="GET /b", number=400))
+    # Its time is absurd, and hides nothing of the others.
+    records.append(result(None, answer(200, {}), request="GET /b", number=400, connection="d", at_us=10**15))
     records.append(result(answer(200, {}), None, request="GET /c", number=401))
     gates = tuple(parse_gates("differences>0,mismatch>1,regressions>0,order>0"))
     plan = Plan(results=lines(tmp_path / "a.jsonl", records), out=tmp_path / "out", gates=gates)
@@ -253,6 +290,7 @@ def test_a_replay_without_differences_has_none(spark: SparkSession, tmp_path: Pa
     assert not summary.differences
     assert all(gate.passed for gate in summary.gates)
     assert {example.verdict for example in summary.examples.values()} == set(Verdict) & set(summary.verdicts)
+    assert [moment.sent for moment in summary.timeline if moment.sent][:3] == [100, 100, 100]
 
 
 def test_what_holds_no_results_is_refused_in_one_line(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path) -> None:

@@ -1,20 +1,27 @@
 """`strandline report` as it is run: its exit codes, its one-line errors, what it prints and what it writes."""
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
 from strandline.cli import report as command
-from strandline.errors import OptionError
+from strandline.errors import BrokerUnreachable, OptionError, UnknownTopic
 from strandline.report.summary import Summary
-from tests.report.support import answer, result
-from tests.support import run_strandline
+from strandline.spark import results as results_module
+from strandline.stack import KafkaCluster
+from tests.ordered.support import create_topic, produce
+from tests.report.support import START_US, answer, result
+from tests.support import run_strandline, wait_for
 
 # Spark starts anew here, which takes minutes of a machine that many use.
 pytestmark = pytest.mark.timeout(900)
@@ -32,7 +39,8 @@ def results(tmp_path: Path) -> Path:
             body = {"cost": 2} if number % 3 == 0 else {"price": 2}
             target = answer(200, body)
             records.append(result(answer(200, {"price": 2}), target, request=f"GET /items/{number}", number=number))
-        (directory / f"{part}.jsonl").write_bytes(b"\n".join(records) + b"\n")
+        # By a name that is a pattern too, and as `strandline.spark.replay` names them.
+        (directory / ("0 [a]*.jsonl", "part-00001.json")[part]).write_bytes(b"\n".join(records) + b"\n")
     return directory
 
 
@@ -48,6 +56,95 @@ def results(tmp_path: Path) -> Path:
 def test_wrong_use_is_one_line_and_exit_code_2(arguments: list[str], line: str) -> None:
     done = run_strandline("report", *arguments)
     assert (done.returncode, done.stderr) == (2, f"strandline: {line}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({"start": "garbage"}, "'garbage' is no start; valid are"),
+        ({"start": "committed"}, "option 'start' takes no 'committed'"),
+        ({"until": "garbage"}, "'garbage' is no end; valid are"),
+        ({"settings": ("nonsense=1",)}, "option 'kafka.nonsense' is unknown"),
+        ({"follow": True, "until": "now"}, "--follow goes on until Ctrl-C; leave out --until"),
+        ({"follow": True, "results": "/"}, "--follow takes a topic for --results, and no --baseline"),
+        ({"follow": True, "baseline": "x"}, "--follow takes a topic for --results, and no --baseline"),
+        ({"results": "/", "start": "-1h"}, "--from and --until are for a topic, and / is a file or a directory"),
+        ({"results": "no/such.jsonl"}, "no/such.jsonl: no such file or directory, and no name of a topic"),
+        (
+            {"results": "/dev/null", "out": Path("/proc/x")},
+            "--out /proc/x cannot be written: No such file or directory",
+        ),
+        ({"results": "/dev/null", "out": Path("/dev/null")}, "--out /dev/null cannot be written: File exists"),
+    ],
+    ids=str,
+)
+def test_wrong_use_is_told_before_spark_starts(
+    arguments: dict[str, Any], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "_spark", lambda _: pytest.fail("Spark starts"))
+    with pytest.raises(OptionError) as refused:
+        command.report(**arguments)
+    assert str(refused.value).startswith(line)
+    assert not list(tmp_path.iterdir()), "and nothing is left"
+
+
+def test_a_topic_and_a_cluster_that_are_not_there_are_told_before_spark_starts(
+    kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "_spark", lambda _: pytest.fail("Spark starts"))
+    with pytest.raises(UnknownTopic, match="has no topic 'no-such'"):
+        command.report(results="no-such", kafka=kafka.address)
+    monkeypatch.setattr(results_module, "ANSWER_WITHIN", timedelta(0))
+    with pytest.raises(BrokerUnreachable):
+        command.report(results="no-such", kafka="127.0.0.1:1")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_report_that_is_stopped_says_so_and_leaves_the_one_before(results: Path, tmp_path: Path) -> None:
+    out, temporary = tmp_path / "out", tmp_path / "tmp"
+    temporary.mkdir()
+    (out / "tables").mkdir(parents=True)
+    (out / "report.html").write_text("the one before")
+    arguments = ["--results", results, "--out", out, "--master", "local[1]"]
+    command_line = [sys.executable, "-m", "strandline", "report", *map(str, arguments)]
+    env = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(command_line, stderr=subprocess.PIPE, text=True, env=env) as running:
+        try:
+            assert running.stderr is not None
+            while not running.stderr.readline().startswith("strandline: comparing"):
+                assert running.poll() is None
+            running.send_signal(signal.SIGINT)
+            told = running.communicate(timeout=PATIENCE_S)[1].splitlines()
+        finally:
+            running.kill()
+    assert told[-1] == "strandline: stopped; there is no report"
+    assert running.returncode == 1
+    assert {file.name for file in out.iterdir()} == {"tables", "report.html"}
+    assert not list(temporary.glob("strandline-spark-*"))
+
+
+def test_a_stop_amid_an_epoch_is_told_in_our_own_lines_alone(kafka: KafkaCluster, tmp_path: Path) -> None:
+    same = answer(200, {"price": 2})
+    records = [(0, START_US // 1000, result(same, same, number=number)) for number in range(500)]
+    create_topic(kafka.address, "amid", 1)
+    produce(kafka.address, "amid", records)
+    out = tmp_path / "out"
+    arguments = ["--results", "amid", "--kafka", kafka.address, "--out", out, "--follow", "--master", "local[1]"]
+    command_line = [sys.executable, "-m", "strandline", "report", *map(str, arguments)]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command_line, **pipes) as running:
+        try:
+            wait_for((out / ".stream" / "results" / "epoch=0").exists, "an epoch that is being written", PATIENCE_S)
+            running.send_signal(signal.SIGINT)
+            told = running.communicate(timeout=PATIENCE_S)[1].splitlines()
+        finally:
+            running.kill()
+    # By chance the epoch is whole, and there is a report.
+    assert running.returncode in {0, 1}
+    assert (running.returncode == 0) == (out / "report.html").exists()
+    assert [line for line in told if not line.startswith("strandline: ")] == []
 
 
 def test_a_gate_that_fails_is_exit_code_1_and_the_report_is_there(results: Path, tmp_path: Path) -> None:
@@ -80,7 +177,7 @@ def test_gates_that_pass_are_no_error(
     rules = tmp_path / "rules.yaml"
     rules.write_text("body: {ignore: ['$.price', '$.cost']}")
     out = tmp_path / "out"
-    command.report(results=str(results / "0.jsonl"), out=out, rules=rules, fail_on="mismatch>0", title="Shop")
+    command.report(results=str(results / "0 [a]*.jsonl"), out=out, rules=rules, fail_on="mismatch>0", title="Shop")
     summary = msgspec.json.decode((out / "summary.json").read_bytes(), type=Summary)
     assert (summary.title, summary.exchanges, len(summary.differences)) == ("Shop", 30, 0)
     assert {(each.path, each.count, each.reason) for each in summary.noise} == {
@@ -89,4 +186,4 @@ def test_gates_that_pass_are_no_error(
     }
     with pytest.raises(OptionError) as refused:
         command.report(results=str(rules.parent), out=out)
-    assert str(refused.value) == f"{tmp_path} holds no file *.jsonl"
+    assert str(refused.value) == f"{tmp_path} holds no file *.jsonl or part-*.json"

@@ -16,19 +16,21 @@ from rich.text import Text
 
 from strandline.cli.escaping import escaped
 from strandline.cli.settings import kafka_settings
-from strandline.cli.signals import on_stop_request
+from strandline.cli.signals import on_stop_request, once
 from strandline.clock import SystemClock
-from strandline.errors import GateFailed, StrandlineError
+from strandline.errors import GateFailed, OptionError, StrandlineError
+from strandline.report.directory import PAGE, SUMMARY, TABLES, held
 from strandline.report.gates import parse_gates
 from strandline.report.rules import load_rules
 from strandline.report.summary import Summary, Verdict
 from strandline.wire.traffic import TOPIC
 
 if TYPE_CHECKING:
-    from strandline.spark.report import Results
+    from strandline.spark.results import Results
 
 SHOWN = 10
 WIDEST_VALUE = 40
+STOPPED = "stopped; there is no report"
 SPARK = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
@@ -61,7 +63,8 @@ def report(
     Parameters
     ----------
     results
-        The results: a file of JSON lines, a directory of such files (*.jsonl), or else the name of a topic.
+        The results: a file of JSON lines, a directory of such files (*.jsonl, part-*.json), or else the name of a
+        topic.
     baseline
         The results of a second run against the same target: what differs between the two is noise.
     out
@@ -94,9 +97,15 @@ def report(
     thresholds = tuple(parse_gates(fail_on))
     known = load_rules(rules)
     reach = kafka_settings(os.environ, kafka_config, settings, kafka, None)
-    from strandline.spark.following import follow as follow_results  # noqa: PLC0415  (Spark, only where all is well)
+    if follow and until is not None:
+        raise OptionError("--follow goes on until Ctrl-C; leave out --until")
+    if follow and (baseline is not None or Path(results).exists()):
+        raise OptionError("--follow takes a topic for --results, and no --baseline")
+    from strandline.spark.following import checked  # noqa: PLC0415  (Spark, only where all is well)
+    from strandline.spark.following import follow as follow_results  # noqa: PLC0415
     from strandline.spark.report import Plan  # noqa: PLC0415
     from strandline.spark.report import report as make  # noqa: PLC0415
+    from strandline.spark.session import stopped_by  # noqa: PLC0415
 
     plan = Plan(
         results=_results(results, reach, start, until),
@@ -107,16 +116,20 @@ def report(
         title=title,
     )
     began = time.monotonic()
-    with _spark(master) as spark:
+    stopped = threading.Event()
+    with held(out):
         if follow:
-            stopped = threading.Event()
-            with on_stop_request(stopped.set):
+            checked(plan)
+        with on_stop_request(once(stopped.set)), _spark(master) as spark:
+            if stopped.is_set():
+                raise StrandlineError(STOPPED)
+            if follow:
                 summary = follow_results(spark, plan, now_us=_now_us, is_stopped=stopped.is_set, say=_say)
-        else:
-            with on_stop_request(_stop):
-                summary = make(spark, plan, now_us=_now_us(), say=_say)
+            else:
+                with stopped_by(stopped, spark.sparkContext, STOPPED):
+                    summary = make(spark, plan, now_us=_now_us(), say=_say)
     show(summary, Console(highlight=False))
-    made = f"{out / 'report.html'}, {out / 'summary.json'} and {out / 'tables'}"
+    made = f"{out / PAGE}, {out / SUMMARY} and {out / TABLES}"
     print(f"{made} written in {time.monotonic() - began:.0f} s")
     failed = [(gate.rule, gate.found) for gate in summary.gates if not gate.passed]
     if failed:
@@ -186,16 +199,20 @@ def _spark(master: str) -> AbstractContextManager[Any]:
 
 
 def _results(text: str, reach: dict[str, str], start: str, until: str | None) -> "Results":
-    from strandline.spark.report import FileResults, TopicResults  # noqa: PLC0415  (as above)
+    """The results by their name, once they are known to be there."""
+    from strandline.spark.results import FileResults, TopicResults  # noqa: PLC0415  (as above)
 
-    path = Path(text)
-    if path.exists():
-        return FileResults(path=path)
-    return TopicResults(topic=text, kafka=reach, start=start, end=until)
-
-
-def _stop() -> None:
-    raise StrandlineError("stopped; there is no report")
+    found: Results
+    if Path(text).exists():
+        if (start, until) != ("earliest", None):
+            raise OptionError(f"--from and --until are for a topic, and {text} is a file or a directory")
+        found = FileResults(path=Path(text))
+    elif os.sep in text:
+        raise OptionError(f"{text}: no such file or directory, and no name of a topic")
+    else:
+        found = TopicResults(topic=text, kafka=reach, start=start, end=until)
+    found.check()
+    return found
 
 
 def _now_us() -> int:

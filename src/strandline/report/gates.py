@@ -78,8 +78,11 @@ class Threshold:
 
 
 def parse_gates(text: str) -> list[Threshold]:
-    """Read gates with commas between; OptionError tells what is wrong."""
-    return [_parse(part) for part in text.split(",") if part.strip()]
+    """Read gates with commas between, none in an empty text; OptionError tells what is wrong."""
+    parts = [part for part in text.split(",") if part.strip()]
+    if text.strip() and not parts:
+        raise OptionError(f"'{text}' holds no gate; write them like mismatch>1%,lateness.p99>20ms")
+    return [_parse(part) for part in parts]
 
 
 def _parse(text: str) -> Threshold:

@@ -158,3 +158,5 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Records that are no results."""
     repeats: int = 0
     """Results of requests that have one already."""
+    ignored_headers: Sequence[str] = ()
+    """Those that are left out without a word, in small letters."""

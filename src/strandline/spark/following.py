@@ -1,23 +1,57 @@
 """The report on a results topic as it grows: a streaming query keeps what is compared, and the report is made anew.
 
 Each epoch has a directory of its own, written whole or again, and Spark's checkpoint says which comes next. So a query
-that is killed at any moment and started again, with the same `out`, goes on as if nothing had been.
+that is killed at any moment and started again, with the same `out`, goes on as if nothing had been. A file beside them
+says what they belong to: with other results or other rules nothing goes on.
 """
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
+from threading import Lock
 
+import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.errors import OptionError
+from strandline.errors import NoResults, OptionError
+from strandline.report.rules import Rules
 from strandline.report.summary import Summary
 from strandline.spark.comparing import compared
 from strandline.spark.refusal import refused_in_one_line
-from strandline.spark.report import Plan, Say, TopicResults, keep, source_options, summarise
+from strandline.spark.report import Plan, Say, keep, summarise
+from strandline.spark.results import TopicResults
 
 STREAM = ".stream"
+BELONGS = "belongs-to.json"
 POLL_S = 1
+
+
+class Belonging(msgspec.Struct, frozen=True, kw_only=True):
+    """What the kept comparisons are of."""
+
+    topic: str
+    kafka: str
+    start: str
+    rules: msgspec.Raw
+    """Those that the comparison asks for."""
+
+
+def checked(plan: Plan) -> TopicResults:
+    """The results to follow; refuses what cannot be followed, and what is not what was begun in its `out`."""
+    results = plan.results
+    if not isinstance(results, TopicResults) or plan.baseline is not None:
+        raise OptionError("a report that follows takes a topic of results, and no baseline")
+    if results.end is not None:
+        raise OptionError("a report that follows goes on until it is stopped; leave out --until")
+    work = plan.out / STREAM
+    if (work / "checkpoint").exists():
+        other = _others(_read(work / BELONGS), _belonging(results, plan.rules))
+        if other:
+            raise OptionError(f"{work} was begun with other {other}; name another --out, or remove it to begin anew")
+    return results
 
 
 def follow(
@@ -31,21 +65,29 @@ def follow(
     say: Say = lambda _: None,
 ) -> Summary:
     """Compare results as they come and make the report anew, until it is stopped; the last report."""
-    results = plan.results
-    if not isinstance(results, TopicResults) or plan.baseline is not None:
-        raise OptionError("a report that follows takes a topic of results, and no baseline")
+    results = checked(plan)
     work = plan.out / STREAM
-    made_at = time.monotonic()
+    (work / "results").mkdir(parents=True, exist_ok=True)
+    _write(_belonging(results, plan.rules), work / BELONGS)
+    # A report reads no epoch that is being written.
+    writing = Lock()
+    is_new = any((work / "results").iterdir())
 
     def keep_epoch(batch: DataFrame, epoch: int) -> None:
-        nonlocal made_at
-        keep(batch, work / "results" / f"epoch={epoch}")
-        if time.monotonic() - made_at >= every.total_seconds() and not is_stopped():
-            summarise(spark, plan, work, now_us=now_us(), say=say)
-            made_at = time.monotonic()
+        nonlocal is_new
+        with writing:
+            keep(batch, work / "results" / f"epoch={epoch}")
+            is_new = True
 
+    def make() -> Summary:
+        nonlocal is_new
+        is_new = False
+        return summarise(spark, plan, work, now_us=now_us(), say=say)
+
+    summary: Summary | None = None
+    made_at = time.monotonic()
     with refused_in_one_line():
-        source = spark.readStream.format("kafka_ordered").options(**source_options(results)).load()
+        source = spark.readStream.format("kafka_ordered").options(**results.options()).load()
         writer = compared(source, plan.rules).writeStream.foreachBatch(keep_epoch)
         writer = writer.option("checkpointLocation", str(work / "checkpoint"))
         query = (writer.trigger(availableNow=True) if only_what_is_there else writer).start()
@@ -53,9 +95,52 @@ def follow(
         try:
             while query.isActive and not is_stopped():
                 query.awaitTermination(POLL_S)
+                is_due = is_new and time.monotonic() - made_at >= every.total_seconds()
+                if is_due and writing.acquire(timeout=POLL_S):
+                    try:
+                        with suppress(NoResults):
+                            summary = make()
+                    finally:
+                        writing.release()
+                    made_at = time.monotonic()
             failure = query.exception()
             if failure is not None:
                 raise failure
         finally:
             query.stop()
-        return summarise(spark, plan, work, now_us=now_us(), say=say)
+        with writing:
+            return make() if is_new or summary is None else summary
+
+
+def _belonging(results: TopicResults, rules: Rules) -> Belonging:
+    # These two are asked when a report is made, and may be others each time.
+    compared_by = replace(rules, latency=Rules().latency, learns=True)
+    return Belonging(
+        topic=results.topic,
+        kafka=",".join(sorted(part.strip() for part in results.kafka["bootstrap.servers"].split(","))),
+        start=results.start,
+        rules=msgspec.Raw(msgspec.json.encode(compared_by, order="sorted")),
+    )
+
+
+def _others(found: Belonging | None, wanted: Belonging) -> str:
+    """The options that are not what they were; nothing where all are."""
+    options = {"topic": "--results", "kafka": "--kafka", "start": "--from", "rules": "--rules"}
+    if found is None:
+        return "options than can be told"
+    return ", ".join(text for name, text in options.items() if getattr(found, name) != getattr(wanted, name))
+
+
+def _read(file: Path) -> Belonging | None:
+    """What a file says; None if it is not there or says nothing that we know."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Belonging)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _write(belonging: Belonging, file: Path) -> None:
+    # A file that is there is whole.
+    aside = file.with_suffix(".new")
+    aside.write_bytes(msgspec.json.encode(belonging))
+    aside.replace(file)

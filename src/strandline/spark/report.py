@@ -15,7 +15,8 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (as everybody calls them)
 
-from strandline.errors import OptionError, StrandlineError
+from strandline.errors import NoResults
+from strandline.report.directory import PAGE, SUMMARY, TABLES, put_in_place
 from strandline.report.endpoints import Endpoints
 from strandline.report.fidelity import fidelity
 from strandline.report.gates import Threshold
@@ -26,42 +27,17 @@ from strandline.report.rules import Rules
 from strandline.report.summary import Kind, Noise, Summary, Verdict
 from strandline.report.tables import write_small_tables
 from strandline.spark import learning, summing
-from strandline.spark.comparing import compared
+from strandline.spark.comparing import compared, schema
 from strandline.spark.gathering import gathered
 from strandline.spark.judging import judged
 from strandline.spark.refusal import refused_in_one_line
+from strandline.spark.results import Results, literal
 
 WORK = ".work"
 MOST_SHAPES = 100_000
 MOST_NOISE = 300
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicResults:
-    """Results in a topic."""
-
-    topic: str
-    kafka: Mapping[str, str] = field(repr=False)
-    start: str = "earliest"
-    end: str | None = None
-
-    def __str__(self) -> str:
-        return f"topic {self.topic}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileResults:
-    """Results in a file of JSON lines, or in all `.jsonl` files of a directory."""
-
-    path: Path
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-
-Results = TopicResults | FileResults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +60,10 @@ def report(spark: SparkSession, plan: Plan, *, now_us: int, say: Say = lambda _:
     try:
         with refused_in_one_line():
             say(f"comparing the results of {plan.results}")
-            keep(compared(_read(spark, plan.results), plan.rules), work / "results")
+            keep(compared(plan.results.read(spark), plan.rules), work / "results")
             if plan.baseline is not None:
                 say(f"comparing the results of {plan.baseline}")
-                keep(compared(_read(spark, plan.baseline), plan.rules), work / "baseline")
+                keep(compared(plan.baseline.read(spark), plan.rules), work / "baseline")
         return summarise(spark, plan, work, now_us=now_us, say=say)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -95,28 +71,30 @@ def report(spark: SparkSession, plan: Plan, *, now_us: int, say: Say = lambda _:
 
 def summarise(spark: SparkSession, plan: Plan, work: Path, *, now_us: int, say: Say) -> Summary:
     """Make the report of the results that have been compared."""
-    kept = spark.read.parquet(str(work / "results"))
+    kept = spark.read.schema(schema()).parquet(literal(work / "results"))
     shapes = _shapes(kept)
     if not shapes.counts:
         but = f", only {shapes.malformed:,} records that are none" if shapes.malformed else ""
-        raise StrandlineError(f"{plan.results} holds no results{but}")
+        raise NoResults(f"{plan.results} holds no results{but}")
     say(f"learning what is noise in {shapes.results:,} results")
     names = Endpoints(shapes.counts).names(shapes.counts)
     keep(gathered(kept, names), work / "exchanges")
-    exchanges = spark.read.parquet(str(work / "exchanges"))
+    exchanges = spark.read.parquet(literal(work / "exchanges"))
     baseline = None
     if plan.baseline is not None:
-        keep(gathered(spark.read.parquet(str(work / "baseline")), {}), work / "second")
-        baseline = spark.read.parquet(str(work / "second"))
+        keep(gathered(spark.read.schema(schema()).parquet(literal(work / "baseline")), {}), work / "second")
+        baseline = spark.read.parquet(literal(work / "second"))
     seen = learning.evidence(exchanges, baseline) if plan.rules.learns else {}
     noise = learn(seen)
     durations = summing.durations(exchanges)
     tested = regressions(durations, plan.rules.latency)
     regressed = [name for name, test in tested.items() if test.regressed]
     say("judging the exchanges")
-    tables = plan.out / "tables"
+    made = work / "made"
+    shutil.rmtree(made, ignore_errors=True)
+    tables = made / TABLES
     keep(judged(exchanges, list(noise), regressed, plan.rules.latency), tables / "exchanges")
-    table = spark.read.parquet(str(tables / "exchanges"))
+    table = spark.read.parquet(literal(tables / "exchanges"))
     say("summing up")
     counted = summing.counted(table, shapes.first_us or 0)
     timed = summing.timed(table, shapes.first_us, shapes.last_us)
@@ -145,36 +123,14 @@ def summarise(spark: SparkSession, plan: Plan, work: Path, *, now_us: int, say: 
         examples=summing.examples(table, kept.where("example is not null"), told),
         malformed=shapes.malformed,
         repeats=shapes.results - exchanges_in_all,
+        ignored_headers=sorted(plan.rules.default_headers),
     )
     summary = msgspec.structs.replace(summary, gates=[gate.check(summary) for gate in plan.gates])
     write_small_tables(summary, [row.asDict() for row in rows], tables)
-    write_report(summary, plan.out)
+    (made / SUMMARY).write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1))
+    (made / PAGE).write_text(render(summary), encoding="utf-8")
+    put_in_place(made, plan.out)
     return summary
-
-
-def write_report(summary: Summary, out: Path) -> None:
-    """The summary as JSON, and the page."""
-    (out / "summary.json").write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1))
-    (out / "report.html").write_text(render(summary), encoding="utf-8")
-
-
-def _read(spark: SparkSession, results: Results) -> DataFrame:
-    """The records of a batch, in a column `value`."""
-    if isinstance(results, TopicResults):
-        slices = str(spark.sparkContext.defaultParallelism)
-        return spark.read.format("kafka_ordered").options(**source_options(results), slices=slices).load()
-    files = [results.path] if results.path.is_file() else sorted(results.path.glob("*.jsonl"))
-    if not files:
-        raise OptionError(f"{results.path} holds no file *.jsonl")
-    lines = spark.read.text([str(file.absolute()) for file in files])
-    return lines.where("value != ''").select(F.col("value").cast("binary").alias("value"))
-
-
-def source_options(results: TopicResults) -> dict[str, str]:
-    """The options of `kafka_ordered` for a topic of results."""
-    options = {f"kafka.{name}": value for name, value in results.kafka.items()}
-    options |= {"topics": results.topic, "start": results.start}
-    return options if results.end is None else options | {"end": results.end}
 
 
 def keep(frame: DataFrame, path: Path) -> None:

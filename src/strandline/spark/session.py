@@ -3,11 +3,14 @@
 And our data sources in any session.
 """
 
+import logging
 import os
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -25,6 +28,7 @@ LOOPBACK_ONLY = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
 }
+CANCEL_EVERY_S = 0.5
 
 
 def session(app_name: str, *, master: str = "local[*]", options: Mapping[str, str] | None = None) -> SparkSession:
@@ -45,6 +49,8 @@ def opened(
 ) -> Iterator[SparkSession]:
     """A session for one command: it knows our data sources, all or those named, and leaves the terminal to it."""
     conf = configured(app_name, master, options)
+    # What it logs is raised as well, and when a query is stopped it logs pages of the JVM's.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="strandline-spark-", ignore_cleanup_errors=True) as directory:
         context = launch(conf, Path(directory, "spark.log"))
         try:
@@ -74,12 +80,49 @@ def launch(conf: SparkConf, log: Path) -> SparkContext:
             # In a session of its own: a Ctrl-C at the terminal is for us, who end its work first.
             how = {"stdout": out, "stderr": out, "start_new_session": True}
             gateway = launch_gateway(conf, how)  # type: ignore[no-untyped-call]
-        return SparkContext(conf=conf, gateway=gateway)
+        with _signals_kept():
+            return SparkContext(conf=conf, gateway=gateway)
     except (PySparkException, Py4JError, OSError) as error:
         # What py4j raises quotes the JVM at length.
         problem = str(getattr(error, "java_exception", error)).strip().partition("\n")[0]
         master = conf.get("spark.master")
         raise StrandlineError(f"Spark at {master} does not start: {problem}{_last_words(log)}") from None
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """A context takes Ctrl-C over, and raises from within whatever runs; it stays with whoever had it."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
+
+
+@contextmanager
+def stopped_by(stopped: threading.Event, context: SparkContext, problem: str) -> Iterator[None]:
+    """Cancel Spark's jobs once a stop is asked for; that they fail then is told in one line.
+
+    From a thread beside: the one that asks Spark for something waits for its answer.
+    """
+    is_over = threading.Event()
+
+    def cancel() -> None:
+        while not is_over.wait(CANCEL_EVERY_S):
+            if stopped.is_set():
+                with suppress(Py4JError, OSError):
+                    context.cancelAllJobs()
+
+    threading.Thread(target=cancel, name="stopping", daemon=True).start()
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        if not stopped.is_set():
+            raise
+        raise StrandlineError(problem) from error
+    finally:
+        is_over.set()
 
 
 def _last_words(log: Path) -> str:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812  (as everybody calls them)
 from strandline.report.fidelity import Sums
 from strandline.report.latency import STEPS, Durations, Tested, curve, quantile
 from strandline.report.summary import Curve, Difference, Endpoint, Example, Kind, Moment, Verdict
-from strandline.report.timeline import length_us, without_gaps
+from strandline.report.timeline import BULK, drawn, length_us, may_stray, without_gaps
 from strandline.report.verdicts import MISMATCHES
 
 MOST_PLACES = 10_000
@@ -166,8 +166,14 @@ def timed(table: DataFrame, first_us: int | None, last_us: int | None) -> Timed:
     """Count along the time of the replay."""
     if first_us is None or last_us is None:
         return Timed(timeline=[], lateness={})
+    if may_stray(first_us, last_us):
+        found = table.select(F.percentile_approx("sent_us", list(BULK)).alias("bulk")).first()
+        if found is not None and found.bulk is not None:
+            first_us, last_us = drawn(first_us, last_us, low_us=found.bulk[0], high_us=found.bulk[1])
     length = length_us(first_us, last_us)
-    number = F.floor((F.col("sent_us") - first_us) / length).alias("number")
+    # What lies beyond counts with the stretch that is nearest.
+    sent = F.greatest(F.least(F.col("sent_us"), F.lit(last_us)), F.lit(first_us))
+    number = F.floor((sent - first_us) / length).alias("number")
     is_mismatch = F.col("verdict").isin([verdict.value for verdict in MISMATCHES])
     grouped = table.where("sent_us is not null").groupBy(number, _bucket("lateness_us").alias("bucket"))
     late: dict[int, dict[int, int]] = {}

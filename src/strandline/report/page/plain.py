@@ -17,6 +17,7 @@ def tables(shown: View) -> str:
         f"<h1>{escape(shown.headline)}</h1>",
         f"<p>{escape(shown.detail)}</p>",
         f"<p>{escape(summary.origin)}</p>",
+        *(f"<p>{escape(sentence)}</p>" for sentence in shown.passed_over),
         _table("Verdicts", ("Verdict", "Exchanges"), ((v.value, f"{n:,}") for v, n in summary.verdicts.items())),
         _table("Gates", ("Gate", "Found", ""), map(_gate, summary.gates)),
         _table("Fidelity", ("Figure", "Value"), _fidelity(summary.fidelity)),

@@ -39,6 +39,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     headline: str
     detail: str
+    passed_over: Sequence[str]
+    """The records that count for nothing, by the reason."""
     cut: Sequence[str]
     """What is not on the page, in sentences."""
     summary: Summary
@@ -48,7 +50,8 @@ def view(summary: Summary) -> View:
     """The view of a summary."""
     state, headline, detail = _headline(summary)
     shown, cut = _bounded(summary)
-    return View(state=state, headline=headline, detail=detail, cut=cut, summary=shown)
+    passed_over = _passed_over(summary)
+    return View(state=state, headline=headline, detail=detail, passed_over=passed_over, cut=cut, summary=shown)
 
 
 def percent(part: int, whole: int) -> str:
@@ -77,6 +80,11 @@ def _headline(summary: Summary) -> tuple[State, str, str]:
     if same == total:
         return State.SAME, f"All {total:,} exchanges are the same", f"No gates were set.{slower}"
     return State.DIFFERS, sentence, f"That is {percent(same, total)}.{slower} No gates were set."
+
+
+def _passed_over(summary: Summary) -> list[str]:
+    counts = ((summary.repeats, "repeated"), (summary.malformed, "no results"))
+    return [f"{count:,} {'record' if count == 1 else 'records'} left out: {why}" for count, why in counts if count]
 
 
 def _bounded(summary: Summary) -> tuple[Summary, list[str]]:

@@ -22,11 +22,12 @@ function exampleContent(example, differences, noise, { onClose, previous, next }
 function answersSideBySide(example, differences, noise) {
   const found = differences.map((d) => d.path);
   const ignored = noise.map((n) => n.path);
+  const ignoredInHead = [...ignored, ...view.summary.ignored_headers];
   const [sourceHead, sourceBody] = headAndBody(example.source);
   const [targetHead, targetBody] = headAndBody(example.target);
   return [
     el("div", { class: "sides", "aria-hidden": "true" }, el("span", {}, "Source"), el("span", {}, "Target")),
-    diffTable("Head of the answers", headRows(sourceHead, targetHead), found, ignored, Infinity),
+    diffTable("Head of the answers", headRows(sourceHead, targetHead), found, ignoredInHead, Infinity),
     diffTable("Body of the answers", bodyRows(sourceBody, targetBody), found, ignored, AROUND),
   ];
 }
@@ -152,7 +153,7 @@ function diffRow({ left, right, same }, found, ignored) {
     "tr",
     {
       class: isNoise ? "changed noise" : isFound ? "changed hit" : "changed",
-      title: isNoise ? "Left out as noise" : null,
+      title: isNoise ? "Left out" : null,
     },
     side("left", left, was, "del"),
     side("right", right, is, "ins"),

@@ -4,7 +4,7 @@ function drawVerdict() {
   const { summary } = view;
   const span =
     summary.first_us === null ? null : `${moment(summary.first_us)}, ${duration(summary.last_us - summary.first_us)}`;
-  const facts = [summary.origin, span].filter(Boolean);
+  const facts = [summary.origin, span, ...view.passed_over].filter(Boolean);
   put(
     "verdict",
     el("p", { class: "overline" }, summary.title),
