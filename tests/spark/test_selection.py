@@ -1,6 +1,7 @@
 """A selection that is replayed: each request once, in the order of its connection, named, with its result."""
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,8 +14,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from strandline.core.murmur import share_of, spark_hash
 from strandline.errors import OptionError
+from strandline.replay.selection import METHOD, NAME, QUERY, VALUE
 from strandline.spark import http_traffic, replay
 from strandline.spark.replay_sink import HttpReplay
+from strandline.spark.selection import matches
 from strandline.stack import KafkaCluster
 from tests.replay.support import Said, Server, capture, connection, get, post, serving
 from tests.support import TIMEOUT
@@ -95,6 +98,11 @@ def test_requests_that_are_made_up_are_sent_and_wrong_ones_are_refused_before_an
         replay(frame.withColumn("time", F.lit(None).cast("timestamp")), target=url(server))
     with pytest.raises(OptionError, match="9 requests are not whole"):
         replay(frame.withColumn("completeness", F.lit("request_incomplete")), target=url(server))
+    with pytest.raises(OptionError, match="1 request cannot be sent, of connection 'c2': a method, a path"):
+        smuggled = F.when(F.col("path") == "/5", "/x\r\nEvil: 1").otherwise(F.col("path"))
+        replay(frame.withColumn("path", smuggled), target=url(server))
+    with pytest.raises(OptionError, match="9 requests cannot be sent, the first of connection 'c0': a header"):
+        replay(frame.withColumn("headers", F.create_map(F.lit("a"), F.lit(None).cast("string"))), target=url(server))
     assert not server.arrivals
     results = replay(frame, target=url(server), speedup="max", head_start=1).collect()
     assert sorted(arrival.path for arrival in server.arrivals) == [f"/{n}" for n in range(9)]
@@ -102,6 +110,16 @@ def test_requests_that_are_made_up_are_sent_and_wrong_ones_are_refused_before_an
     assert all(arrival.header("x-number") == arrival.path[1:] for arrival in server.arrivals)
     assert sorted(row["id"] for row in results) == sorted(arrival.mark for arrival in server.arrivals)
     assert {row["verdict"] for row in results} == {"no_source"}
+
+
+def test_what_spark_finds_unfit_to_be_sent_is_what_a_task_would_refuse(spark: SparkSession) -> None:
+    texts = ["", "x\n", "\u2028", "\U0001f600", *(f"{chr(sign)}x" for sign in range(0x120)), "x\r", "x "]
+    frame = spark.createDataFrame([(text,) for text in texts], "text string")
+    patterns = [METHOD, QUERY, NAME, VALUE]
+    found = frame.select("text", *(matches(F.col("text"), pattern) for pattern in patterns)).collect()
+    assert [tuple(row) for row in found] == [
+        (text, *(re.fullmatch(pattern, text) is not None for pattern in patterns)) for text in texts
+    ]
 
 
 def test_the_bare_sink_refuses_what_is_not_prepared_and_names_who_prepares_it(

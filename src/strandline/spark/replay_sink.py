@@ -19,10 +19,11 @@ from pyspark.sql.types import StructType
 
 from strandline.core.murmur import share_of
 from strandline.errors import OptionError
-from strandline.replay.selection import Chosen, Sending, head_of, send_chosen
+from strandline.replay.selection import Chosen, Sending, head_of, request_head, send_chosen
 from strandline.replay.target import Target
 from strandline.units import Nanos
 from strandline.wire.answers import Answer
+from strandline.wire.head import BREAKS
 from strandline.wire.transactions import ConnectionKey
 
 FUNCTION = "strandline.spark.replay(df, target=...) sees to it"
@@ -165,11 +166,11 @@ def ordered(batches: Iterator[pa.RecordBatch], partition: int, partitions: int) 
 
 
 def _chosen(row: dict[str, Any], at: Nanos) -> Chosen:
-    body, query = bytes(row["body"] or b""), row["query"]
-    target = row["path"] if query is None else f"{row['path']}?{query}"
+    body = bytes(row["body"] or b"")
     headers = {"host": ["-"], **(row["headers"] or {})}
     try:
-        head = head_of(f"{row['method']} {target} HTTP/1.1", headers, body)
+        head = request_head(row["method"], row["path"], row["query"], headers, body)
+        answer = _answer(row["response"])
     except ValueError as error:
         raise OptionError(f"a request of connection '{row['connection']}' cannot be sent: {error}") from None
     own = row["offset"] is None or row["partition"] is None
@@ -179,7 +180,7 @@ def _chosen(row: dict[str, Any], at: Nanos) -> Chosen:
         method=row["method"].encode("latin-1"),
         head=head,
         body=body,
-        answer=_answer(row["response"]),
+        answer=answer,
         partition=row["number"] >> ROW_BITS if own else row["partition"],
         offset=row["number"] & (1 << ROW_BITS) - 1 if own else row["offset"],
         ordinal=0 if own else row["ordinal"] or 0,
@@ -192,10 +193,14 @@ def _answer(response: dict[str, Any] | None) -> Answer | None:
         return None
     body = bytes(response["body"] or b"")
     is_cut = response["body_sha256"] is not None
+    # Of what was captured nothing is refused that is only shown.
+    headers = {
+        name: [BREAKS.sub(" ", value) for value in values] for name, values in (response["headers"] or {}).items()
+    }
     first, last = (_nanos(response[name]) for name in ("first_byte", "last_byte"))
     return Answer(
         status=response["status"],
-        head=head_of(f"HTTP/1.1 {response['status']} -", response["headers"] or {}, body),
+        head=head_of(f"HTTP/1.1 {response['status']} -", headers, body),
         body=body,
         length=response["body_bytes"] if is_cut else len(body),
         digest=response["body_sha256"],

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  (as everybody calls it)
 from pyspark.sql.types import StructType
 
 from strandline.errors import OptionError, did_you_mean
+from strandline.replay.selection import HEADER_PROBLEM, LINE_PROBLEM, METHOD, NAME, PATH, QUERY, VALUE
 from strandline.replay.target import Target
 from strandline.replay.timeline import parse_speed
 from strandline.spark.replay_sink import ANSWERED, COLUMNS, RESULT, HttpReplay
@@ -132,6 +133,8 @@ def _checked(rows: DataFrame) -> int | None:
         F.count_if(F.col("is_cut")).alias("cut"),
         F.count_if(F.col("connection").isNull() | F.col("time").isNull()).alias("nowhere"),
         F.count_if(F.col("method").isNull() | F.col("path").isNull()).alias("unnamed"),
+        *_broken("line", _is_no_line()),
+        *_broken("header", _has_no_header()),
     ).first()
     assert found is not None  # noqa: S101  (an aggregate has one row)
     if found["nowhere"]:
@@ -143,4 +146,36 @@ def _checked(rows: DataFrame) -> int | None:
             f"{found['cut']:,} requests are not whole; raise 'bodyBytes' of http_traffic, or leave them out: "
             "request.body_sha256 IS NOT NULL OR completeness = 'request_incomplete'"
         )
+    for kind, problem in (("line", LINE_PROBLEM), ("header", HEADER_PROBLEM)):
+        if count := found[f"{kind}_count"]:
+            told = "1 request cannot be sent," if count == 1 else f"{count:,} requests cannot be sent, the first"
+            raise OptionError(f"{told} of connection {found[f'{kind}_first']!r}: {problem}")
     return None if found["first"] is None else int(found["first"]) * 1000
+
+
+def _broken(kind: str, condition: Column) -> list[Column]:
+    """How many rows there are of which a condition holds, and the connection of the first."""
+    first = F.min_by(F.when(condition, F.col("connection")), F.when(condition, F.col("time")))
+    return [F.count_if(condition).alias(f"{kind}_count"), first.alias(f"{kind}_first")]
+
+
+def _is_no_line() -> Column:
+    """Whether method, path or query would break the request line."""
+    kept = [matches(F.col(name), pattern) for name, pattern in (("method", METHOD), ("path", PATH))]
+    return ~(kept[0] & kept[1] & matches(F.coalesce("query", F.lit("")), QUERY))
+
+
+def _has_no_header() -> Column:
+    """Whether there is a header that would break the head. One without a value is such, too."""
+
+    def is_broken(values: Column) -> Column:
+        return values.isNull() | F.exists(values, lambda value: value.isNull() | ~matches(value, VALUE))
+
+    names = F.exists(F.map_keys("headers"), lambda name: ~matches(name, NAME))
+    return F.coalesce(names | F.exists(F.map_values("headers"), is_broken), F.lit(False))
+
+
+def matches(text: Column, pattern: str) -> Column:
+    """Whether the whole of a text is of a pattern."""
+    # Not $, which matches before a line end, too.
+    return text.rlike(rf"\A(?:{pattern})\z")
