@@ -129,7 +129,7 @@ def summary(roster: Roster) -> list[str]:
         "never whole": figures.unsent,
         "half at the end, not committed": figures.half,
         "records that cannot be read": figures.buried,
-        "members started anew": roster.restarts,
+        f"{'member' if roster.restarts == 1 else 'members'} started anew": roster.restarts,
     }
     parts += [f"{count:,} {name}" for name, count in others.items() if count]
     return ["; ".join(parts), *(f"clocks: {line}" for line in clocks(roster.members))]

@@ -216,7 +216,8 @@ def figures_of(run: Replay) -> Figures:
     """What a replay has counted."""
     counters, late = run.engine.counters, run.engine.counters.lateness
     return Figures(
-        requests=counters.requests,
+        requests=counters.ours,
+        to_send=counters.to_send,
         sent=counters.sent,
         failed=counters.failed,
         unsent=counters.unsent,
