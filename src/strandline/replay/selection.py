@@ -14,6 +14,7 @@ from typing import NamedTuple
 from strandline.clock import Clock, SystemClock
 from strandline.core.pacing import Pace
 from strandline.replay.engine import Engine, Limits
+from strandline.replay.health import WhenDown
 from strandline.replay.outcomes import outcome_of
 from strandline.replay.results import WIDEST, encode_result
 from strandline.replay.retries import DefaultRetry
@@ -62,6 +63,7 @@ class Sending:
     """The source time that is `begin` on the wall."""
     begin: Nanos
     speed: Fraction
+    when_down: WhenDown = WhenDown.PAUSE
     limits: Limits = field(default_factory=Limits)
 
 
@@ -104,6 +106,7 @@ async def send_chosen(
         transform=Transform(sending.target.authority),
         policy=DefaultRetry(),
         reference=Pace(sending.reference, Nanos(sending.begin - to_wall), sending.speed),
+        when_down=sending.when_down,
         limits=sending.limits,
         clock=clock,
     )

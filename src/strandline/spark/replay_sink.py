@@ -8,6 +8,7 @@ import asyncio
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 
 from strandline.core.murmur import share_of
-from strandline.errors import OptionError
+from strandline.errors import OptionError, TargetDown, TargetError
+from strandline.replay.engine import Limits
+from strandline.replay.health import WhenDown
 from strandline.replay.selection import Chosen, Sending, head_of, request_head, send_chosen
 from strandline.replay.target import Target
 from strandline.units import Nanos
@@ -27,7 +30,9 @@ from strandline.wire.head import BREAKS
 from strandline.wire.transactions import ConnectionKey
 
 FUNCTION = "strandline.spark.replay(df, target=...) sees to it"
-OPTIONS = ("target", "speed", "reference", "begin", "partitions", "results")
+OPTIONS = ("target", "speed", "reference", "begin", "partitions", "results", "whenDown", "downFor")
+FAILED = "_failed"
+"""The file that says why no task of a run can go on. Who reads the results passes over such a name."""
 HEADERS = "map<string,array<string>>"
 ANSWERED = {
     "status": "int",
@@ -64,8 +69,8 @@ RESULT = (
     "records array<array<bigint>>, record_count int, generation bigint, "
     f"source_request {MESSAGE}, source_response {MESSAGE}, target_request {MESSAGE}, "
     f"attempts array<struct<response:{MESSAGE},sent_us:bigint,first_byte_us:bigint,end_us:bigint,error:string>>, "
-    "attempt_count int, source_time_us bigint, due_us bigint, sent_us bigint, first_byte_us bigint, end_us bigint, "
-    "lateness_us bigint, verdict string, same_body boolean, error string"
+    "attempt_count int, source_time_us bigint, source_end_us bigint, due_us bigint, sent_us bigint, "
+    "first_byte_us bigint, end_us bigint, lateness_us bigint, verdict string, same_body boolean, error string"
 )
 ROW_BITS = 33
 """Of the numbers that Spark gives to rows: above them is the partition."""
@@ -104,8 +109,14 @@ class ReplayWriter(DataSourceArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Send the rows of a partition; called by a task."""
+        """Send the rows of a partition; called by a task.
+
+        Once a target could not be reached for too long, what Spark starts after that ends at once: it would wait anew.
+        """
         options = self._options
+        failed = Path(options["results"]) / FAILED
+        if failed.exists():
+            raise TargetError(failed.read_text())
         context = TaskContext.get()
         partition = 0 if context is None else context.partitionId()
         sending = Sending(
@@ -113,11 +124,18 @@ class ReplayWriter(DataSourceArrowWriter):
             reference=Nanos(int(options["reference"])),
             begin=Nanos(int(options["begin"])),
             speed=Fraction(options["speed"]),
+            when_down=WhenDown(options["whenDown"]),
+            limits=Limits(down_for=timedelta(seconds=float(options["downFor"]))),
         )
         file = Path(options["results"]) / f".part-{partition:05d}-{secrets.token_hex(4)}"
         chosen = ordered(iterator, partition, int(options["partitions"]))
-        with file.open("wb") as out:
-            asyncio.run(send_chosen(chosen, sending, lambda result: _write_line(out, result)))
+        try:
+            with file.open("wb") as out:
+                asyncio.run(send_chosen(chosen, sending, lambda result: _write_line(out, result)))
+        except TargetError as error:
+            fact = error.fact if isinstance(error, TargetDown) else str(error)
+            failed.write_text(f"{fact}; there are no results")
+            raise
         return Sent(partition, file.name)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
