@@ -133,6 +133,7 @@ class Roster:
             requests=sum(f.requests for f in told) - sum(r.figures.to_send for r in self._gone()),
             to_send=sum(f.to_send for f in told) - sum(r.figures.to_send for r in self._gone()),
             sent=sum(f.sent for f in told),
+            answered=sum(f.answered for f in told),
             failed=sum(f.failed for f in told),
             unsent=sum(f.unsent for f in told),
             half=sum(f.half for f in told),

@@ -219,6 +219,7 @@ def figures_of(run: Replay) -> Figures:
         requests=counters.ours,
         to_send=counters.to_send,
         sent=counters.sent,
+        answered=counters.answered,
         failed=counters.failed,
         unsent=counters.unsent,
         half=counters.half,
