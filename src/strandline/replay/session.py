@@ -301,6 +301,9 @@ class Session:
         self._free_slot()
         self._engine.over(self._queue.popleft())
         if self._is_stopping:
+            if self.phase is EXCHANGING:
+                # Its exchange has ended, and the next was never begun.
+                self.phase = IDLE
             self.abort()
         elif self._queue:
             self._await_time()
