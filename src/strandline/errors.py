@@ -242,10 +242,8 @@ class TargetDown(TargetError):
     """A target that could not be reached for too long."""
 
     def __init__(self, url: str, patience: "timedelta", problem: str) -> None:
-        super().__init__(
-            f"{url} could not be reached for {patience.total_seconds():g} s ({problem}); "
-            "what was not sent is not committed, so run again when it can"
-        )
+        self.fact = f"{url} could not be reached for {patience.total_seconds():g} s ({problem})"
+        super().__init__(f"{self.fact}; what was not sent is not committed, so run again when it can")
 
 
 class TargetRefused(TargetError):

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 from cyclopts import CycloptsError
 
 from strandline.cli import delivery
 from strandline.cli.commands import app
-from strandline.errors import BrokerUnreachable, CannotImport, StrandlineError, UsageError
+from strandline.errors import BrokerUnreachable, CannotImport, StrandlineError, UnknownTopic, UsageError
 from strandline.ordered import Earliest, OrderedConsumer, Topic
 from strandline.stack import KafkaCluster
 from strandline.units import Nanos
@@ -210,6 +211,13 @@ def test_a_scattered_topic_is_mended(kafka: KafkaCluster, capsys: pytest.Capture
     assert [index_of(s) for s in streams["b"]] == [n for n in range(1, 13) if n != 5]
     assert [index_of(s) for s in streams["c"]] == list(range(3, 13))
     assert all(row["headers"] == [{"key": "h", "value": b"v"}] for row in found)
+
+
+def test_where_the_topic_to_read_is_missing_the_new_one_is_not_made(kafka: KafkaCluster) -> None:
+    with pytest.raises(UnknownTopic, match="no topic 'nowhere'"):
+        import_(kafka, "--rekey", "nowhere", "--topic", "never-made")
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    assert "never-made" not in admin.list_topics(timeout=TIMEOUT).topics
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from strandline.cli.commands import app
 from strandline.cli.replay import OBSERVE_PORT, observed
-from strandline.errors import StrandlineError, UsageError
+from strandline.errors import BrokerUnreachable, StrandlineError, UsageError
 from strandline.observe import Observed
 from strandline.replay.replay import Plan, Replay
 from strandline.replay.status import PartitionStatus, Status, Unfinished
@@ -67,6 +67,7 @@ def run(*arguments: str) -> None:
         ([*TARGET, "--from", "yesterday"], "'yesterday' is no start"),
         ([*TARGET, "--observe", "9464"], "--observe takes HOST:PORT, such as 127.0.0.1:9464, not '9464'"),
         ([*TARGET, "--observe", "127.0.0.1:99999"], "--observe takes HOST:PORT"),
+        ([*TARGET, "--frozen-after", "9"], "--frozen-after is for a replay by a fleet; give --workers or --master too"),
         ([*TARGET, "--dry-rnu"], "Unknown option: --dry-rnu. Did you mean --dry-run?"),
         (["status", "--at", "ftp://x"], "--at takes an address such as http://127.0.0.1:9464, not 'ftp://x'"),
         (["status", "--format", "xml"], "Invalid value"),
@@ -294,6 +295,22 @@ def test_a_dry_run_refuses_a_scattered_capture(kafka: KafkaCluster) -> None:
     capture(kafka.address, "dry-scattered", {"a.1": records}, partitions=2)
     with pytest.raises(StrandlineError, match="strandline import --rekey dry-scattered --topic NEW"):
         run("--dry-run", *TARGET, "--topic", "dry-scattered", "--kafka", kafka.address)
+
+
+def test_a_dry_run_gives_up_on_a_kafka_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strandline.cli.dry_run.START_WITHIN", timedelta(seconds=0.2))
+    with pytest.raises(BrokerUnreachable, match=r"^Kafka at 127\.0\.0\.1:1"):
+        run("--dry-run", *TARGET, "--from", "earliest", "--kafka", "127.0.0.1:1")
+
+
+def test_a_replay_of_which_no_request_is_answered_has_exit_code_1_and_tells_no_lateness(kafka: KafkaCluster) -> None:
+    capture(kafka.address, "unanswered", {"a": connection("a", [Said(0, get("/"))])})
+    place = ["--topic", "unanswered", "--kafka", kafka.address, "--observe", "127.0.0.1:0"]
+    result = run_strandline("replay", *TARGET, *place, "--until", "live", "--when-down", "fail")
+    *_, summary, last = result.stderr.splitlines()
+    assert summary == "0 of 1 requests sent; results: 1 no target; 1 failed"
+    assert last == "strandline: http://127.0.0.1:9: no request got an answer, and 1 failed; the results say why"
+    assert result.returncode == 1
 
 
 def test_a_running_replay_tells_its_status(kafka: KafkaCluster) -> None:

@@ -44,6 +44,7 @@ def test_a_connection_on_two_partitions_loses_only_what_lies_on_the_one_that_goe
             await until(lambda: sorted(server.paths) == ["/one", "/two"], "both are on their way")
             await stand.engine.stop([0], timedelta(0))
             assert [session.partition for session in stand.engine.sessions] == [1]
+            assert (stand.engine.counters.ours, stand.engine.counters.to_send) == (2, 0), "both were sent"
             held.let_go()
             await until(lambda: stand.paths == ["/two"], "the other one is answered")
 
@@ -122,8 +123,10 @@ def test_a_connection_is_open_before_its_first_request_is_due_and_closed_when_it
             await until(lambda: len(server.closed) == 1 and len(server.open) == 1, "the second is open")
             assert server.paths == ["/now"]
             assert stand.engine.in_flight == 0
+            assert (stand.engine.counters.ours, stand.engine.counters.to_send) == (2, 1)
             await stand.engine.stop([0], timedelta(0))
             await until(lambda: not server.open, "it is closed")
+            assert (stand.engine.counters.ours, stand.engine.counters.to_send) == (1, 0)
 
     uvloop.run(main())
 

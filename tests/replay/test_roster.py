@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from strandline.core.histogram import Histogram
 from strandline.replay.messages import Failure, Figures, Order, Reference, Report, encode, local, read_report
-from strandline.replay.roster import LEAD, READY_WITHIN, Roster, lateness, mismatches
+from strandline.replay.roster import LEAD, READY_WITHIN, SILENT_AFTER, Roster, lateness, mismatches
 from strandline.replay.status import PartitionStatus, Status
 from strandline.units import Nanos
 
@@ -68,6 +68,21 @@ def test_what_every_attempt_had_counted_last_counts_once(said: list[Report]) -> 
     assert mismatches(roster.figures) == sum(mismatches(report.figures) for report in last.values())
     assert lateness(roster.figures).count == sum(sum(report.figures.late.values()) for report in last.values())
     assert roster.restarts == len(last) - len(newest)
+
+
+def test_what_a_member_had_read_and_not_sent_when_it_died_is_counted_by_its_successor_alone() -> None:
+    roster = Roster(2, range(2))
+    roster.report(told(0, figures=Figures(requests=700, sent=200, to_send=500)), NOW)
+    roster.report(told(1, figures=Figures(requests=300, sent=300)), NOW)
+    assert roster.status.requests == 1000
+    # The other has its partitions, and Spark has not found a place for it yet.
+    later = Nanos(SILENT_AFTER + 1)
+    roster.report(told(1, figures=Figures(requests=800, sent=400, to_send=400)), later)
+    roster.tick(later, WALL)
+    assert (roster.status.requests, roster.status.sent) == (1000, 600)
+    roster.report(told(0, attempt=2, figures=Figures(requests=250, to_send=250)), later)
+    roster.report(told(1, figures=Figures(requests=550, sent=450, to_send=100)), later)
+    assert (roster.status.requests, roster.status.sent, roster.figures.to_send) == (1000, 650, 350)
 
 
 def test_the_clock_begins_when_all_members_have_what_they_send_first() -> None:

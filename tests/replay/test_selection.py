@@ -2,16 +2,20 @@
 
 import asyncio
 import json
+import re
 import time
 from fractions import Fraction
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from strandline.replay.selection import Chosen, Sending, head_of, send_chosen
+from strandline.replay.selection import Chosen, Sending, head_of, request_head, send_chosen
 from strandline.replay.target import Target
 from strandline.units import Nanos
 from strandline.wire.answers import Answer
+from strandline.wire.head import Head, request_line
 from strandline.wire.transactions import ConnectionKey
 from tests.replay.support import BEGIN, MS, serving
 from tests.support import TIMEOUT
@@ -70,5 +74,23 @@ def test_a_head_is_framed_by_its_body_and_holds_no_line_end() -> None:
     headers = {"transfer-encoding": ["chunked"], "content-length": ["9"], "a": ["b"]}
     assert head_of("PUT / HTTP/1.1", headers, b"") == b"PUT / HTTP/1.1\r\na: b\r\ncontent-length: 0\r\n\r\n"
     assert head_of("GET / HTTP/1.1", headers, b"") == b"GET / HTTP/1.1\r\na: b\r\n\r\n"
-    with pytest.raises(ValueError, match="holds a line end"):
+    assert head_of("GET / HTTP/1.1", {"Content-Length": ["9"]}, b"x").count(b"ength") == 1
+    with pytest.raises(ValueError, match="without line ends"):
         head_of("GET / HTTP/1.1", {"a": ["b\r\nc: d"]}, b"")
+
+
+@given(
+    st.text(max_size=3), st.text(max_size=3), st.none() | st.text(max_size=3), st.text(max_size=3), st.text(max_size=3)
+)
+def test_a_request_is_read_as_what_it_is_or_refused(
+    method: str, path: str, query: str | None, name: str, value: str
+) -> None:
+    try:
+        head = request_head(method, path, query, {f"x{name}": [value]}, b"")
+    except ValueError:
+        words = (method, path, query or "-", f"x{name}", value.replace(" ", ""))
+        assert not (path and all(re.fullmatch(r"[a-z/%]*", word) for word in words) and method)
+    else:
+        assert head.decode("latin-1").split("\r\n")[0].split(" ")[0] == method
+        assert request_line(head) == (method, path if query is None else f"{path}?{query}", "HTTP/1.1")
+        assert [key for key, _ in Head(head).lines] == [f"x{name}".encode("latin-1")]

@@ -20,9 +20,13 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from strandline.cli.commands import app
+from strandline.cli.fleet import summary
 from strandline.errors import OptionError
+from strandline.replay.messages import Report
+from strandline.replay.roster import Roster
 from strandline.spark.places import check_workers, local_slots
 from strandline.stack import KafkaCluster
+from strandline.units import Nanos
 from tests.ordered.support import create_topic
 from tests.replay.members import assert_all_came_in_order, place, steady
 from tests.replay.support import Held, Server, committed, serving
@@ -288,6 +292,13 @@ def test_what_cannot_be_is_told_in_one_line_before_spark_is_started(kafka: Kafka
     assert "--frozen-after is to be above 0" in tell("--workers", "1", "--frozen-after", "0")
     assert "--spark takes name=value" in tell("--workers", "1", "--spark", "executor.memory=1g")
     assert "--spark is for a replay by a fleet" in tell("--spark", "spark.executor.memory=1g")
+
+
+def test_a_fleet_that_sent_nothing_tells_no_lateness_and_one_member_is_one() -> None:
+    roster = Roster(2, range(2))
+    for attempt in (0, 1):
+        roster.report(Report(task=0, attempt=attempt, host="h", pid=1, at=0), Nanos(0))
+    assert summary(roster) == ["0 requests sent by 2 members; results: none; 1 member started anew"]
 
 
 @pytest.mark.parametrize(

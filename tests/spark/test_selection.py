@@ -1,20 +1,26 @@
 """A selection that is replayed: each request once, in the order of its connection, named, with its result."""
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from strandline.core.murmur import share_of, spark_hash
-from strandline.errors import OptionError
+from strandline.errors import OptionError, TargetError
+from strandline.replay.results import Result
+from strandline.replay.selection import METHOD, NAME, QUERY, VALUE
 from strandline.spark import http_traffic, replay
 from strandline.spark.replay_sink import HttpReplay
+from strandline.spark.selection import matches
 from strandline.stack import KafkaCluster
 from tests.replay.support import Said, Server, capture, connection, get, post, serving
 from tests.support import TIMEOUT
@@ -60,6 +66,8 @@ def test_a_selection_of_captured_traffic_is_sent_in_order_with_its_names_and_its
     )
     found = replay(chosen, target=url(server), speedup=2, results=tmp_path / "results", head_start=1)
     rows = found.collect()
+    assert set(found.columns) == {field.name for field in msgspec.structs.fields(Result)}
+    assert all(row["source_end_us"] >= row["source_time_us"] for row in rows)
     captured = {row["id"] for row in chosen.select("id").collect()}
     assert {arrival.mark for arrival in server.arrivals} == captured == {row["id"] for row in rows}
     assert len(server.arrivals) == len(captured) == len(rows) == 20
@@ -95,6 +103,28 @@ def test_requests_that_are_made_up_are_sent_and_wrong_ones_are_refused_before_an
         replay(frame.withColumn("time", F.lit(None).cast("timestamp")), target=url(server))
     with pytest.raises(OptionError, match="9 requests are not whole"):
         replay(frame.withColumn("completeness", F.lit("request_incomplete")), target=url(server))
+    with pytest.raises(OptionError, match="1 request cannot be sent, of connection 'c2': a method, a path"):
+        smuggled = F.when(F.col("path") == "/5", "/x\r\nEvil: 1").otherwise(F.col("path"))
+        replay(frame.withColumn("path", smuggled), target=url(server))
+    with pytest.raises(OptionError, match="9 requests cannot be sent, the first of connection 'c0': a header"):
+        replay(frame.withColumn("headers", F.create_map(F.lit("a"), F.lit(None).cast("string"))), target=url(server))
+    with pytest.raises(OptionError, match="column 'offset' is string: partition, offset, ordinal are whole numbers"):
+        replay(frame.withColumn("offset", F.lit("x")), target=url(server))
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"head_start": "x"}, "head_start takes seconds"),
+        ({"down_for": float("nan")}, "down_for takes seconds"),
+        ({"when_down": "stop"}, "when_down takes no 'stop'"),
+        ({"workers": "2"}, "workers takes a value of type int"),
+        ({"results": 5}, "results takes the path"),
+        ({"results": "/proc/nowhere"}, "results: /proc/nowhere cannot be made"),
+    ]
+    for options, line in wrong:
+        with pytest.raises(OptionError, match=line):
+            replay(frame, target=url(server), **options)
+    with pytest.raises(OptionError, match="the selection takes a value of type DataFrame"):
+        replay([1], target=url(server))  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="kafka takes settings by name"):
+        http_traffic(spark, kafka="127.0.0.1:9092")  # type: ignore[arg-type]
     assert not server.arrivals
     results = replay(frame, target=url(server), speedup="max", head_start=1).collect()
     assert sorted(arrival.path for arrival in server.arrivals) == [f"/{n}" for n in range(9)]
@@ -102,6 +132,26 @@ def test_requests_that_are_made_up_are_sent_and_wrong_ones_are_refused_before_an
     assert all(arrival.header("x-number") == arrival.path[1:] for arrival in server.arrivals)
     assert sorted(row["id"] for row in results) == sorted(arrival.mark for arrival in server.arrivals)
     assert {row["verdict"] for row in results} == {"no_source"}
+
+
+def test_a_target_that_stays_down_ends_it_with_one_line_and_leaves_no_directory(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made = [("c", DAY, "GET", "/"), ("d", DAY, "GET", "/")]
+    frame = spark.createDataFrame(made, "connection string, time timestamp, method string, path string")
+    with pytest.raises(TargetError, match=r"^http://127\.0\.0\.1:1 could not be reached for 0\.2 s .*no results$"):
+        replay(frame, target="http://127.0.0.1:1", results=tmp_path / "results", head_start=0, down_for=0.2)
+    assert not (tmp_path / "results").exists()
+
+
+def test_what_spark_finds_unfit_to_be_sent_is_what_a_task_would_refuse(spark: SparkSession) -> None:
+    texts = ["", "x\n", "\u2028", "\U0001f600", *(f"{chr(sign)}x" for sign in range(0x120)), "x\r", "x "]
+    frame = spark.createDataFrame([(text,) for text in texts], "text string")
+    patterns = [METHOD, QUERY, NAME, VALUE]
+    found = frame.select("text", *(matches(F.col("text"), pattern) for pattern in patterns)).collect()
+    assert [tuple(row) for row in found] == [
+        (text, *(re.fullmatch(pattern, text) is not None for pattern in patterns)) for text in texts
+    ]
 
 
 def test_the_bare_sink_refuses_what_is_not_prepared_and_names_who_prepares_it(
@@ -112,6 +162,7 @@ def test_the_bare_sink_refuses_what_is_not_prepared_and_names_who_prepares_it(
     with pytest.raises(PySparkException, match=r"option 'target' .* strandline\.spark\.replay"):
         made.write.format("http_replay").mode("append").save()
     options = {"target": url(server), "speed": "1", "reference": "0", "begin": "0", "partitions": "2"}
+    options |= {"whenDown": "pause", "downFor": "60"}
     writer = made.write.format("http_replay").mode("append").options(**options, results=str(tmp_path))
     with pytest.raises(PySparkException, match=r"no column 'node'; strandline\.spark\.replay"):
         writer.save()

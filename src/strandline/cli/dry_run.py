@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from strandline.cli.escaping import escaped
 from strandline.cli.line import ProgressLine
+from strandline.cli.settings import START_WITHIN
 from strandline.cli.signals import on_stop_request
 from strandline.clock import SystemClock
 from strandline.errors import MalformedHead
@@ -59,7 +60,11 @@ def dry_run(plan: Plan, start: StartAt) -> None:
         is_stopped = True
 
     with OrderedConsumer(
-        settings, [Topic(plan.topic, start)], batch_rows=BATCH_ROWS, buffer_bytes=BUFFER_BYTES
+        settings,
+        [Topic(plan.topic, start)],
+        batch_rows=BATCH_ROWS,
+        buffer_bytes=BUFFER_BYTES,
+        start_within=START_WITHIN,
     ) as consumer:
         owned = {Partition(plan.topic, number) for number in consumer.partitions()["partition"].to_pylist()}
         rehearsal = Rehearsal(

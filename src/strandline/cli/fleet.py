@@ -11,7 +11,7 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from strandline.cli.line import ProgressLine
-from strandline.cli.replay import late_by, observed, results_told
+from strandline.cli.replay import check_answered, late_by, observed, results_told
 from strandline.cli.signals import once
 from strandline.clock import SystemClock
 from strandline.errors import OptionError
@@ -83,6 +83,9 @@ async def _run(fleet: Fleet, observe: str | None) -> None:
             if fleet.roster is not None:
                 for told in summary(fleet.roster):
                     print(told, file=sys.stderr)
+    if fleet.roster is not None:
+        figures = fleet.roster.figures
+        check_answered(fleet.plan.recipe.target, figures.failed, figures.answered)
 
 
 def _pages(fleet: Fleet, host: str, port: int) -> Observed:
@@ -106,7 +109,7 @@ def progress(roster: Roster) -> str:
         parts.append(f"at {status.source_time:%Y-%m-%dT%H:%M:%SZ}")
     lags = [partition.lag for partition in status.partitions if partition.lag is not None]
     parts.append(f"{sum(lags):,} records behind")
-    parts.append(late_by(lateness(figures)))
+    parts += late_by(lateness(figures))
     parts.append(f"{mismatches(figures):,} mismatches")
     ages = [partition.oldest.age_s for partition in status.partitions if partition.oldest is not None]
     if ages:
@@ -121,7 +124,7 @@ def summary(roster: Roster) -> list[str]:
     figures = roster.figures
     parts = [
         f"{figures.sent:,} requests sent by {_members(roster.workers)}",
-        late_by(lateness(figures)),
+        *late_by(lateness(figures)),
         results_told(figures.verdicts),
     ]
     others = {
@@ -129,7 +132,7 @@ def summary(roster: Roster) -> list[str]:
         "never whole": figures.unsent,
         "half at the end, not committed": figures.half,
         "records that cannot be read": figures.buried,
-        "members started anew": roster.restarts,
+        f"{'member' if roster.restarts == 1 else 'members'} started anew": roster.restarts,
     }
     parts += [f"{count:,} {name}" for name, count in others.items() if count]
     return ["; ".join(parts), *(f"clocks: {line}" for line in clocks(roster.members))]

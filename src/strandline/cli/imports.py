@@ -107,14 +107,20 @@ def import_(
     formats = {file: _format(file, format_) for file in files}
     reach = kafka_settings(os.environ, kafka_config, settings, kafka, None)
     job = _Job(is_strict=on_error == "stop", begin=begin)
-    with on_stop_request(job.stop), Delivery(reach, topic, partitions) as delivery:
+    with on_stop_request(job.stop):
+        scattered = None
         if rekey is not None:
             from strandline.cli.rekey import Scattered  # noqa: PLC0415  (loads all that reads a log in order)
 
-            job.run_in_order(Scattered(reach, rekey).read, delivery)
-        else:
-            job.run_files(formats, node_id or f"import-{secrets.token_hex(4)}", delivery)
-        delivery.finish()
+            scattered = Scattered(reach, rekey)
+            # Before the new topic is made.
+            scattered.check()
+        with Delivery(reach, topic, partitions) as delivery:
+            if scattered is not None:
+                job.run_in_order(scattered.read, delivery)
+            else:
+                job.run_files(formats, node_id or f"import-{secrets.token_hex(4)}", delivery)
+            delivery.finish()
     job.tell(topic)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from strandline.capture.imports.items import Broken, Item, Unreadable, parse
+from strandline.cli.settings import START_WITHIN
 from strandline.kafka.partition import Partition
 from strandline.ordered import Earliest, OrderedConsumer, Topic
 
@@ -22,16 +23,24 @@ class Scattered:
         self._topic = topic
         self._ends: dict[Partition, int] | None = None
 
-    def read(self) -> Iterator[Item]:
-        """Its records, by their time. What the brokers delete meanwhile is an error."""
-        consumer = OrderedConsumer(
+    def check(self) -> None:
+        """Raise what keeps it from being read."""
+        with self._consumer():
+            pass
+
+    def _consumer(self) -> OrderedConsumer:
+        return OrderedConsumer(
             self._settings,
             [Topic(self._topic, Earliest())],
             batch_rows=BATCH_ROWS,
             buffer_bytes=BUFFER_BYTES,
             on_missing="error",
+            start_within=START_WITHIN,
         )
-        with consumer:
+
+    def read(self) -> Iterator[Item]:
+        """Its records, by their time. What the brokers delete meanwhile is an error."""
+        with self._consumer() as consumer:
             for batch in consumer.until_live():
                 yield from self._items(batch)
             if self._ends is None:

@@ -22,7 +22,7 @@ from strandline.clock import SystemClock
 from strandline.config import load
 from strandline.core.histogram import Histogram
 from strandline.core.pacing import Pace
-from strandline.errors import OptionError, StrandlineError
+from strandline.errors import OptionError, StrandlineError, TargetError
 from strandline.kafka.starts import AtTime, Committed, Earliest, Latest
 from strandline.kafka.words import GROUP_STARTS, Live, cutoff, parse_end, parse_start
 from strandline.observe import Observed
@@ -46,6 +46,7 @@ OBSERVE_PORT = 9464
 SESSION_TIMEOUT = timedelta(seconds=45)
 MEBI = 1 << 20
 SHOW_EVERY = 0.25
+FROZEN_AFTER = 15.0
 
 clock = SystemClock()
 app = App(name="replay")
@@ -85,7 +86,7 @@ def replay(
     workers: int | None = None,
     master: str | None = None,
     spark: Annotated[tuple[str, ...], Parameter(name="--spark", negative="", show_default=False)] = (),
-    frozen_after: float = 15.0,
+    frozen_after: float | None = None,
     rehearse: Annotated[bool, Parameter(name="--dry-run", negative="", show_default=False)] = False,
 ) -> None:
     """Send captured HTTP traffic to a target with its original order and timing.
@@ -162,7 +163,7 @@ def replay(
     spark
         A setting of Spark, name=value, such as spark.archives=env.tar.gz#env; may be repeated.
     frozen_after
-        A member of a fleet that stood still for so many seconds is killed and started anew.
+        A member of a fleet that stood still for so many seconds is killed and started anew; 15 unless told.
     rehearse
         Send nothing and commit nothing: read the capture, as far as it goes now, and print what would be sent.
     """
@@ -218,12 +219,13 @@ def replay(
             workers=workers,
             master=master,
             settings=spark,
-            frozen_after=frozen_after,
+            frozen_after=FROZEN_AFTER if frozen_after is None else frozen_after,
             observe=observe,
         )
         return
-    if spark:
-        raise OptionError("--spark is for a replay by a fleet; give --workers or --master too")
+    for option, is_given in (("--spark", bool(spark)), ("--frozen-after", frozen_after is not None)):
+        if is_given:
+            raise OptionError(f"{option} is for a replay by a fleet; give --workers or --master too")
     prepare_process()
     uvloop.run(_run(plan, observe))
 
@@ -244,6 +246,13 @@ async def _run(plan: Plan, observe: str | None) -> None:
             with suppress(asyncio.CancelledError):
                 await showing
     print(summary(run), file=sys.stderr)
+    check_answered(plan.target.url, run.engine.counters.failed, run.engine.counters.answered)
+
+
+def check_answered(url: str, failed: int, answered: int) -> None:
+    """Raise where requests failed and none was answered: a program is to know that nothing was replayed."""
+    if failed and not answered:
+        raise TargetError(f"{url}: no request got an answer, and {failed:,} failed; the results say why")
 
 
 def observed(pages_at: Callable[[str, int], Observed], observe: str | None) -> Observed:
@@ -286,7 +295,7 @@ def progress(run: Replay) -> str:
     parts = [f"{counters.sent:,} sent", f"{run.engine.in_flight:,} on their way"]
     if reached is not None:
         parts.append(f"at {reached:%Y-%m-%dT%H:%M:%SZ}")
-    parts.append(late_by(counters.lateness))
+    parts += late_by(counters.lateness)
     against = run.engine.leave.against
     return "   ".join([*parts, *(reason.value for reason in against)])
 
@@ -296,7 +305,7 @@ def summary(run: Replay) -> str:
     counters, verdicts = run.engine.counters, run.output.verdicts
     parts = [
         f"{counters.sent:,} of {counters.requests:,} requests sent",
-        late_by(counters.lateness),
+        *late_by(counters.lateness),
         results_told(verdicts),
     ]
     others = {
@@ -312,9 +321,9 @@ def summary(run: Replay) -> str:
     return "; ".join(parts)
 
 
-def late_by(late: Histogram) -> str:
-    """How late requests were sent."""
-    return f"late by {late.quantile(0.5) / 1e6:.1f} ms, p99 {late.quantile(0.99) / 1e6:.1f} ms"
+def late_by(late: Histogram) -> list[str]:
+    """How late requests were sent; nothing where none was."""
+    return [f"late by {late.quantile(0.5) / 1e6:.1f} ms, p99 {late.quantile(0.99) / 1e6:.1f} ms"] if late.count else []
 
 
 def results_told(verdicts: Mapping[str, int]) -> str:

@@ -4,6 +4,7 @@ A value may be a secret, so no error here quotes one.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 from strandline.config import read_bounded
@@ -12,6 +13,8 @@ from strandline.errors import ConfigError, OptionError
 ADDRESS_VARIABLE = "STRANDLINE_KAFKA"
 ADDRESS = "127.0.0.1:9092"
 COMMENTS = ("#", "!")
+# A person is waiting. What a broker that has just been started needs, and no more.
+START_WITHIN = timedelta(seconds=5)
 
 
 def kafka_settings(

@@ -60,7 +60,8 @@ def head_line(found: Status) -> str:
     parts = [f"{found.sent:,} of {found.requests:,} sent{rate}", f"{found.on_their_way:,} on their way"]
     if found.source_time is not None:
         parts.append(f"at {found.source_time:%Y-%m-%dT%H:%M:%SZ}")
-    parts.append(f"late by {found.late_p50_ms:.1f} ms, p99 {found.late_p99_ms:.1f} ms")
+    if found.sent:
+        parts.append(f"late by {found.late_p50_ms:.1f} ms, p99 {found.late_p99_ms:.1f} ms")
     counts = {"failed": found.failed, "results not safe yet": found.unsafe}
     parts += [f"{count:,} {name}" for name, count in counts.items() if count]
     return "   ".join([*parts, f"the clock {found.clock}" if found.clock in RUNNING else f"paused: {found.clock}"])

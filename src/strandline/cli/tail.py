@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from strandline.cli.line import ProgressLine
 from strandline.cli.output import discard_output
 from strandline.cli.progress import progress_line, summary
-from strandline.cli.settings import kafka_settings
+from strandline.cli.settings import START_WITHIN, kafka_settings
 from strandline.cli.signals import on_stop_request
 from strandline.cli.sinks import Sink, sink_for
 from strandline.clock import SystemClock
@@ -24,8 +24,6 @@ from strandline.ordered import Committed, OrderedConsumer, Topic
 from strandline.ordered.where import Where
 from strandline.units import Nanos
 
-# A person is waiting. What a broker that has just been started needs, and no more.
-START_WITHIN = timedelta(seconds=5)
 # How soon a request to stop is heard.
 POLL_WITHIN = 0.2
 SEARCH_ROWS = 5_000

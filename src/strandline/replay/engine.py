@@ -76,7 +76,21 @@ class Counters:
     unsent: int = 0
     half: int = 0
     """Requests that were half in the log at the end of what was to be read; left for another time."""
+    unsendable: int = 0
+    """Of those that failed, those of which nothing was sent."""
+    left: int = 0
+    """Requests that were given back before they were sent: whoever has their partition next reads them again."""
     lateness: Histogram = field(default_factory=Histogram)
+
+    @property
+    def ours(self) -> int:
+        """Requests that were not given back."""
+        return self.requests - self.left
+
+    @property
+    def to_send(self) -> int:
+        """Of these, those that wait to be sent."""
+        return self.ours - self.sent - self.unsendable
 
 
 class Engine:
@@ -294,6 +308,7 @@ class Engine:
             self.counters.answered += 1
         else:
             self.counters.failed += 1
+            self.counters.unsendable += not work.attempts
         if work.transaction.is_answered:
             self._finished(work)
 
@@ -301,9 +316,10 @@ class Engine:
         del self._works[work.transaction]
         self._finish(work)
 
-    def gone(self, session: Session, left: Iterable[Work]) -> None:
-        """A session has ended; what is left of it stays undone."""
+    def gone(self, session: Session, left: Iterable[Work], unsent: int = 0) -> None:
+        """A session has ended; what is left of it stays undone, and so much of that was never sent."""
         self._sessions.pop(session.place, None)
+        self.counters.left += unsent
         for work in left:
             self._works.pop(work.transaction, None)
             self.waiting_bytes -= work.spool.held

@@ -32,7 +32,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """What a member has counted since it began."""
 
     requests: int = 0
+    to_send: int = 0
+    """Of these, those that wait to be sent: when the member is gone, others read them again."""
     sent: int = 0
+    answered: int = 0
     failed: int = 0
     unsent: int = 0
     half: int = 0

@@ -19,6 +19,8 @@ LEAD = Nanos(1_000_000_000)
 """How long before its time the reference is set: members hear of it by their next report."""
 READY_WITHIN = Nanos(30_000_000_000)
 """How long after the first report all members are waited for."""
+SILENT_AFTER = Nanos(5_000_000_000)
+"""Who has not reported for so long is taken for gone when requests are counted; members report twice a second."""
 RATE_OVER = Nanos(10_000_000_000)
 MISMATCHES = ("status_differs", "no_target")
 
@@ -31,6 +33,8 @@ class Roster:
         self.reference = reference
         self._partitions = frozenset(partitions)
         self._latest: dict[int, Report] = {}
+        self._heard: dict[int, Nanos] = {}
+        self._now = Nanos(0)
         self._earlier: list[Report] = []
         self._source: Nanos | None = None
         self._first: Nanos | None = None
@@ -54,6 +58,7 @@ class Roster:
             if known.group_member and not known.is_last:
                 self._dead.append(known.group_member)
         self._latest[report.task] = report
+        self._heard[report.task] = self._now = now
         self.stood = max(self.stood, report.stood)
         if self._first is None:
             self._first = now
@@ -73,6 +78,7 @@ class Roster:
 
     def tick(self, now: Nanos, wall: Nanos) -> None:
         """Some time has passed: set the reference if it is time to."""
+        self._now = now
         if self.reference is None and self._source is not None and self._first is not None:
             is_late = now - self._first > READY_WITHIN
             ready = [r for r in self.members if r.is_ready]
@@ -124,8 +130,10 @@ class Roster:
             verdicts.update(figures.verdicts)
             late.update(figures.late)
         return Figures(
-            requests=sum(f.requests for f in told),
+            requests=sum(f.requests for f in told) - sum(r.figures.to_send for r in self._gone()),
+            to_send=sum(f.to_send for f in told) - sum(r.figures.to_send for r in self._gone()),
             sent=sum(f.sent for f in told),
+            answered=sum(f.answered for f in told),
             failed=sum(f.failed for f in told),
             unsent=sum(f.unsent for f in told),
             half=sum(f.half for f in told),
@@ -135,6 +143,11 @@ class Roster:
             late_total=sum(f.late_total for f in told),
             late_most=max((f.late_most for f in told), default=0),
         )
+
+    def _gone(self) -> list[Report]:
+        """The last of those whose unsent requests others read again."""
+        silent = [r for task, r in self._latest.items() if self._now - self._heard[task] > SILENT_AFTER]
+        return [*self._earlier, *silent]
 
     @property
     def status(self) -> Status:

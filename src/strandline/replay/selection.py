@@ -5,6 +5,7 @@ them again where that fails.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from strandline.clock import Clock, SystemClock
 from strandline.core.pacing import Pace
 from strandline.replay.engine import Engine, Limits
+from strandline.replay.health import WhenDown
 from strandline.replay.outcomes import outcome_of
 from strandline.replay.results import WIDEST, encode_result
 from strandline.replay.retries import DefaultRetry
@@ -21,6 +23,7 @@ from strandline.replay.target import Target
 from strandline.replay.transforms import Transform
 from strandline.units import Nanos
 from strandline.wire.answers import Answer
+from strandline.wire.head import NAME_SIGN, VALUE_SIGN, WORD
 from strandline.wire.traffic_pb2 import TrafficStream
 from strandline.wire.transactions import Cause, ConnectionKey, Record, Transaction, _Connection
 
@@ -30,6 +33,10 @@ TICK = 0.02
 AT_ONCE = 200
 """How many requests are taken before others have their turn."""
 FRAMING = frozenset({"content-length", "transfer-encoding", "trailer"})
+METHOD, PATH, QUERY, NAME, VALUE = f"{WORD}+", f"{WORD}+", f"{WORD}*", f"{NAME_SIGN}+", f"{VALUE_SIGN}*"
+"""What each part of a request is to match as a whole."""
+LINE_PROBLEM = "a method, a path and a query are latin-1, without spaces and control characters"
+HEADER_PROBLEM = "a header has a name without spaces and colons, and a value in latin-1 without line ends"
 
 
 class Chosen(NamedTuple):
@@ -56,17 +63,29 @@ class Sending:
     """The source time that is `begin` on the wall."""
     begin: Nanos
     speed: Fraction
+    when_down: WhenDown = WhenDown.PAUSE
     limits: Limits = field(default_factory=Limits)
+
+
+def request_head(method: str, path: str, query: str | None, headers: Mapping[str, Sequence[str]], body: bytes) -> bytes:
+    """The head of a request. Raises ValueError where it would not be read as what it is."""
+    words = ((METHOD, method), (PATH, path), (QUERY, query or ""))
+    if not all(re.fullmatch(pattern, word) for pattern, word in words):
+        raise ValueError(LINE_PROBLEM)
+    target = path if query is None else f"{path}?{query}"
+    return head_of(f"{method} {target} HTTP/1.1", headers, body)
 
 
 def head_of(first_line: str, headers: Mapping[str, Sequence[str]], body: bytes) -> bytes:
     """A head for a body in one piece; the framing that it had is left out. Raises ValueError."""
     lines = [first_line]
-    lines += [f"{name}: {value}" for name, values in headers.items() if name not in FRAMING for value in values]
+    for name, values in headers.items():
+        if not re.fullmatch(NAME, name) or not all(re.fullmatch(VALUE, value) for value in values):
+            raise ValueError(HEADER_PROBLEM)
+        if name.lower() not in FRAMING:
+            lines += [f"{name}: {value}" for value in values]
     if body or first_line.startswith(("POST ", "PUT ", "PATCH ")):
         lines.append(f"content-length: {len(body)}")
-    if any("\r" in line or "\n" in line for line in lines):
-        raise ValueError("a request line or a header holds a line end")
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
@@ -87,6 +106,7 @@ async def send_chosen(
         transform=Transform(sending.target.authority),
         policy=DefaultRetry(),
         reference=Pace(sending.reference, Nanos(sending.begin - to_wall), sending.speed),
+        when_down=sending.when_down,
         limits=sending.limits,
         clock=clock,
     )

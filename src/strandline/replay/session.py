@@ -145,13 +145,16 @@ class Session:
             return
         if self.phase is UNDECIDED:
             self._engine.undecided(-1)
+        unsent = sum(not work.attempts for work in self._queue)
+        if self.phase is EXCHANGING and not self._queue[0].attempts:
+            unsent -= 1
         self.phase = CLOSED
         self._free_slot()
         if self._connecting is not None:
             self._connecting.cancel()
         if self._connection is not None:
             self._connection.abort()
-        self._engine.gone(self, self._queue)
+        self._engine.gone(self, self._queue, unsent)
         self._queue.clear()
 
     def _await_time(self) -> None:
@@ -298,6 +301,9 @@ class Session:
         self._free_slot()
         self._engine.over(self._queue.popleft())
         if self._is_stopping:
+            if self.phase is EXCHANGING:
+                # Its exchange has ended, and the next was never begun.
+                self.phase = IDLE
             self.abort()
         elif self._queue:
             self._await_time()

@@ -61,6 +61,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     clock: str
     """`runs`, `has not begun`, or why nothing is sent."""
     requests: int = 0
+    """Sent, failed, or read and to be sent here; not those that were given back with their partition."""
     sent: int = 0
     per_second: float | None = None
     """Requests sent, over the last seconds."""
@@ -128,7 +129,7 @@ def status_of(
     reached, late, against = engine.timeline.reached(), engine.counters.lateness, engine.leave.against
     return Status(
         clock=", ".join(sorted(reason.value for reason in against)) or ("has not begun" if reached is None else "runs"),
-        requests=engine.counters.requests,
+        requests=engine.counters.ours,
         sent=engine.counters.sent,
         per_second=per_second,
         source_time=date_of(reached),

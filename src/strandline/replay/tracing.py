@@ -76,12 +76,12 @@ class TracedEngine(Engine):
         self._tell(work)
         super()._finished(work)
 
-    def gone(self, session: Session, left: Iterable[Work]) -> None:
+    def gone(self, session: Session, left: Iterable[Work], unsent: int = 0) -> None:
         undone = list(left)
         for work in undone:
             work.error = work.error or GIVEN_UP
             self._tell(work)
-        super().gone(session, undone)
+        super().gone(session, undone, unsent)
         span, begin = self._connections.pop(session.place)
         span.end(max(begin, self._now()))
 

@@ -216,8 +216,10 @@ def figures_of(run: Replay) -> Figures:
     """What a replay has counted."""
     counters, late = run.engine.counters, run.engine.counters.lateness
     return Figures(
-        requests=counters.requests,
+        requests=counters.ours,
+        to_send=counters.to_send,
         sent=counters.sent,
+        answered=counters.answered,
         failed=counters.failed,
         unsent=counters.unsent,
         half=counters.half,

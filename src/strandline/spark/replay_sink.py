@@ -8,6 +8,7 @@ import asyncio
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,20 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 
 from strandline.core.murmur import share_of
-from strandline.errors import OptionError
-from strandline.replay.selection import Chosen, Sending, head_of, send_chosen
+from strandline.errors import OptionError, TargetDown, TargetError
+from strandline.replay.engine import Limits
+from strandline.replay.health import WhenDown
+from strandline.replay.selection import Chosen, Sending, head_of, request_head, send_chosen
 from strandline.replay.target import Target
 from strandline.units import Nanos
 from strandline.wire.answers import Answer
+from strandline.wire.head import BREAKS
 from strandline.wire.transactions import ConnectionKey
 
 FUNCTION = "strandline.spark.replay(df, target=...) sees to it"
-OPTIONS = ("target", "speed", "reference", "begin", "partitions", "results")
+OPTIONS = ("target", "speed", "reference", "begin", "partitions", "results", "whenDown", "downFor")
+FAILED = "_failed"
+"""The file that says why no task of a run can go on. Who reads the results passes over such a name."""
 HEADERS = "map<string,array<string>>"
 ANSWERED = {
     "status": "int",
@@ -63,8 +69,8 @@ RESULT = (
     "records array<array<bigint>>, record_count int, generation bigint, "
     f"source_request {MESSAGE}, source_response {MESSAGE}, target_request {MESSAGE}, "
     f"attempts array<struct<response:{MESSAGE},sent_us:bigint,first_byte_us:bigint,end_us:bigint,error:string>>, "
-    "attempt_count int, source_time_us bigint, due_us bigint, sent_us bigint, first_byte_us bigint, end_us bigint, "
-    "lateness_us bigint, verdict string, same_body boolean, error string"
+    "attempt_count int, source_time_us bigint, source_end_us bigint, due_us bigint, sent_us bigint, "
+    "first_byte_us bigint, end_us bigint, lateness_us bigint, verdict string, same_body boolean, error string"
 )
 ROW_BITS = 33
 """Of the numbers that Spark gives to rows: above them is the partition."""
@@ -103,8 +109,14 @@ class ReplayWriter(DataSourceArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Send the rows of a partition; called by a task."""
+        """Send the rows of a partition; called by a task.
+
+        Once a target could not be reached for too long, what Spark starts after that ends at once: it would wait anew.
+        """
         options = self._options
+        failed = Path(options["results"]) / FAILED
+        if failed.exists():
+            raise TargetError(failed.read_text())
         context = TaskContext.get()
         partition = 0 if context is None else context.partitionId()
         sending = Sending(
@@ -112,11 +124,18 @@ class ReplayWriter(DataSourceArrowWriter):
             reference=Nanos(int(options["reference"])),
             begin=Nanos(int(options["begin"])),
             speed=Fraction(options["speed"]),
+            when_down=WhenDown(options["whenDown"]),
+            limits=Limits(down_for=timedelta(seconds=float(options["downFor"]))),
         )
         file = Path(options["results"]) / f".part-{partition:05d}-{secrets.token_hex(4)}"
         chosen = ordered(iterator, partition, int(options["partitions"]))
-        with file.open("wb") as out:
-            asyncio.run(send_chosen(chosen, sending, lambda result: _write_line(out, result)))
+        try:
+            with file.open("wb") as out:
+                asyncio.run(send_chosen(chosen, sending, lambda result: _write_line(out, result)))
+        except TargetError as error:
+            fact = error.fact if isinstance(error, TargetDown) else str(error)
+            failed.write_text(f"{fact}; there are no results")
+            raise
         return Sent(partition, file.name)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -165,11 +184,11 @@ def ordered(batches: Iterator[pa.RecordBatch], partition: int, partitions: int) 
 
 
 def _chosen(row: dict[str, Any], at: Nanos) -> Chosen:
-    body, query = bytes(row["body"] or b""), row["query"]
-    target = row["path"] if query is None else f"{row['path']}?{query}"
+    body = bytes(row["body"] or b"")
     headers = {"host": ["-"], **(row["headers"] or {})}
     try:
-        head = head_of(f"{row['method']} {target} HTTP/1.1", headers, body)
+        head = request_head(row["method"], row["path"], row["query"], headers, body)
+        answer = _answer(row["response"])
     except ValueError as error:
         raise OptionError(f"a request of connection '{row['connection']}' cannot be sent: {error}") from None
     own = row["offset"] is None or row["partition"] is None
@@ -179,7 +198,7 @@ def _chosen(row: dict[str, Any], at: Nanos) -> Chosen:
         method=row["method"].encode("latin-1"),
         head=head,
         body=body,
-        answer=_answer(row["response"]),
+        answer=answer,
         partition=row["number"] >> ROW_BITS if own else row["partition"],
         offset=row["number"] & (1 << ROW_BITS) - 1 if own else row["offset"],
         ordinal=0 if own else row["ordinal"] or 0,
@@ -192,10 +211,14 @@ def _answer(response: dict[str, Any] | None) -> Answer | None:
         return None
     body = bytes(response["body"] or b"")
     is_cut = response["body_sha256"] is not None
+    # Of what was captured nothing is refused that is only shown.
+    headers = {
+        name: [BREAKS.sub(" ", value) for value in values] for name, values in (response["headers"] or {}).items()
+    }
     first, last = (_nanos(response[name]) for name in ("first_byte", "last_byte"))
     return Answer(
         status=response["status"],
-        head=head_of(f"HTTP/1.1 {response['status']} -", response["headers"] or {}, body),
+        head=head_of(f"HTTP/1.1 {response['status']} -", headers, body),
         body=body,
         length=response["body_bytes"] if is_cut else len(body),
         digest=response["body_sha256"],

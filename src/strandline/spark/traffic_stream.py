@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
+from strandline.errors import OptionError
 from strandline.kafka.cluster import Cluster
 from strandline.ordered.loop import LoopThread
 from strandline.spark.options import KAFKA
@@ -37,6 +38,8 @@ def http_traffic(
     `kafka` takes librdkafka's names. The options are those of the source `http_traffic`; a stream takes no `end`, and
     takes `stateBytes` and the limits of an epoch of `kafka_ordered` besides.
     """
+    if not isinstance(kafka, Mapping):
+        raise OptionError(f"kafka takes settings by name, such as {{'bootstrap.servers': 'host:9092'}}, not {kafka!r}")
     named = {f"{KAFKA}{name}": str(value) for name, value in kafka.items()}
     raw = {**named, **{name: str(value) for name, value in options.items()}}
     if streaming:

@@ -16,6 +16,10 @@ STATUS = re.compile(rb"HTTP/\d\.\d (\d{3})(?=[ \r\n])")
 # What would end a line or a field early. Everything else is the target's to judge.
 BREAKS = re.compile(r"[\r\n\0]")
 BLANKS = re.compile(r"[\x00-\x20\x7f]")
+# The same as what a whole text is to be, written so that Spark's patterns mean what ours do.
+WORD = r"[\x21-\x7e\x80-\xff]"
+NAME_SIGN = r"[\x21-\x39\x3b-\x7e\x80-\xff]"
+VALUE_SIGN = r"[\x01-\x09\x0b\x0c\x0e-\xff]"
 
 
 def request_line(head: bytes) -> tuple[str, str, str]:
