@@ -1,13 +1,21 @@
 """Where reading starts, what is live, commits, faults of the input, and what other libraries make of a batch."""
 
 import asyncio
+import gc
 import math
+import random
 import re
+import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import duckdb
@@ -31,6 +39,7 @@ from strandline.ordered import (
     StartAt,
     Topic,
 )
+from strandline.ordered.loop import LoopThread
 from strandline.stack import KafkaCluster
 from strandline.units import Nanos
 from tests.ordered.support import Row, create_topic, inversions, offsets, produce, rows_of
@@ -383,6 +392,103 @@ def test_a_poll_that_is_given_up_loses_no_row_and_commits_none(kafka: KafkaClust
         return [row.value for row in rows]
 
     assert asyncio.run(read()) == [f"{n}".encode() for n in range(100)]
+
+
+def test_a_poll_whose_thread_is_interrupted_loses_no_row_and_commits_none(
+    kafka: KafkaCluster, hundred: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with OrderedConsumer(kafka.settings(), [Topic(hundred)], batch_rows=7) as consumer:
+        rows = []
+        while not consumer.is_live:
+            before = consumer.positions()
+            with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+                patched.setattr(consumer._loop, "do", partial(_interrupted, consumer._loop.do))
+                consumer.poll(TIMEOUT)
+            assert consumer.positions() == before
+            assert not consumer.is_live
+            rows += rows_of([consumer.poll(TIMEOUT)])
+    assert [row.value for row in rows] == [f"{n}".encode() for n in range(100)]
+
+
+def _interrupted(do: Callable[[Any], object], work: object) -> None:
+    """What a signal does to a thread that is about to get a result."""
+    do(work)
+    raise KeyboardInterrupt
+
+
+def test_signals_at_any_moment_of_a_poll_lose_no_row(kafka: KafkaCluster, hundred: str) -> None:
+    interrupted = 0
+
+    def handle(_signal: int, frame: FrameType | None) -> None:
+        while frame is not None and frame.f_code is not LoopThread.do.__code__:
+            frame = frame.f_back
+        if frame is not None:
+            raise InterruptedError
+
+    def shoot() -> None:
+        while not done.wait(random.random() / 500):
+            signal.pthread_kill(target, signal.SIGUSR1)
+
+    target, done = threading.get_ident(), threading.Event()
+    before = signal.signal(signal.SIGUSR1, handle)
+    shooter = threading.Thread(target=shoot)
+    values: list[bytes | None] = []
+    try:
+        with OrderedConsumer(kafka.settings(), [Topic(hundred)], batch_rows=3) as consumer:
+            shooter.start()
+            while not consumer.is_live:
+                try:
+                    batch = consumer.poll(TIMEOUT)
+                except InterruptedError:
+                    interrupted += 1
+                    continue
+                values += batch["value"].to_pylist()
+            done.set()
+            shooter.join()
+    finally:
+        done.set()
+        signal.signal(signal.SIGUSR1, before)
+    assert interrupted
+    assert values == [f"{n}".encode() for n in range(100)]
+
+
+def test_polls_of_several_threads_bring_each_row_once(kafka: KafkaCluster, hundred: str) -> None:
+    rows: list[Row] = []
+    with OrderedConsumer(kafka.settings(), [Topic(hundred)], batch_rows=3) as consumer:
+
+        def read() -> None:
+            while not consumer.is_live:
+                rows.extend(rows_of([consumer.poll(0.01)]))
+
+        with ThreadPoolExecutor() as pool:
+            for reader in [pool.submit(read) for _ in range(3)]:
+                reader.result(TIMEOUT)
+    assert sorted((row.partition, row.offset) for row in rows) == [(p, n) for p in range(2) for n in range(50)]
+
+
+def test_polls_of_several_tasks_bring_each_row_once_and_in_order(kafka: KafkaCluster, hundred: str) -> None:
+    async def read() -> list[Row]:
+        rows = []
+        async with AsyncOrderedConsumer(kafka.settings(), [Topic(hundred)], batch_rows=3) as consumer:
+            while not consumer.is_live:
+                rows += rows_of(await asyncio.gather(*(consumer.poll(0.01) for _ in range(3))))
+        return rows
+
+    assert [row.value for row in asyncio.run(read())] == [f"{n}".encode() for n in range(100)]
+
+
+def test_a_consumer_that_is_forgotten_closes_in_silence(
+    kafka: KafkaCluster, hundred: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    threads = threading.active_count()
+    consumer = OrderedConsumer({**kafka.settings(), "group.id": "forgotten"}, [Topic(hundred)], batch_rows=7)
+    consumer.poll(TIMEOUT)
+    with pytest.warns(ResourceWarning, match="an OrderedConsumer was not closed"):
+        del consumer
+        gc.collect()
+    wait_for(lambda: threading.active_count() <= threads, "its threads have ended")
+    gc.collect()
+    assert (capfd.readouterr(), caplog.messages) == (("", ""), [])
 
 
 @pytest.mark.parametrize("timeout", [math.nan, math.inf, -1, 86_401, "1", None])

@@ -78,7 +78,8 @@ class _Frames(asyncio.BufferedProtocol):
         waiter = self._await(memoryview(buffer)[:size])
         self.transport.resume_reading()
         await waiter
-        answer, self._into = self._into.toreadonly(), self._size
+        answer = self._into.toreadonly()
+        self._into, self._filled = self._size, 0  # room for what nobody has asked for, which may be the end
         self.transport.resume_reading()
         return answer
 

@@ -10,6 +10,7 @@ What is promised, for everything that is on the brokers when it starts (up to ea
 After that (`is_live`), rows are still merged by time, but none waits longer than `idle_after` for a silent partition.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from numbers import Real
@@ -50,7 +51,10 @@ PARTITIONS = pa.schema(
 
 
 class AsyncOrderedConsumer:
-    """Use it as a context manager, or call `start` and `close`."""
+    """Use it as a context manager, or call `start` and `close`.
+
+    Several polls at a time take turns: each row comes once, to one of them.
+    """
 
     def __init__(
         self,
@@ -109,6 +113,7 @@ class AsyncOrderedConsumer:
         self._group = GroupOffsets(self._settings) if "group.id" in self._settings else None
         if self._group is None:
             refuse_unused(self._settings)
+        self._turn = asyncio.Lock()
         self._merge: Merge | None = None
         self._ranges: dict[Partition, Range]
 
@@ -136,6 +141,24 @@ class AsyncOrderedConsumer:
 
     async def poll(self, timeout: float = POLL_WITHIN) -> pa.RecordBatch:
         """The next rows in order as soon as there are any, at most `batch_rows`; none when the time is out."""
+        async with self._turn:
+            batch = await self._offer(timeout)
+            self.accept()
+            return batch
+
+    async def offer(self, timeout: float = POLL_WITHIN) -> pa.RecordBatch:
+        """What `poll` returns, for a thread that may be interrupted on its way to it.
+
+        The rows count as returned once `accept` is called; until then the same are offered again.
+        """
+        async with self._turn:
+            return await self._offer(timeout)
+
+    def accept(self) -> None:
+        """Count the rows that were offered as returned."""
+        self._running().accept()
+
+    async def _offer(self, timeout: float) -> pa.RecordBatch:
         if not is_a(timeout, Real) or not 0 <= timeout <= LONGEST_POLL:
             raise OptionError(f"poll takes 0 to {LONGEST_POLL:,.0f} seconds, not {timeout!r}")
         merge = self._running()
@@ -144,7 +167,7 @@ class AsyncOrderedConsumer:
         if merge.ordering.is_endless:
             # What is too far ahead is judged by the start for what was there then, and by the clock from then on.
             merge.ordering.ceiling = milliseconds(self._now() + self._max_ahead)
-        return await merge.poll(self._batch_rows, timeout)
+        return await merge.offer(self._batch_rows, timeout)
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.wall() / 1e9, UTC)
