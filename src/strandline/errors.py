@@ -21,6 +21,7 @@
     │   ├── Moved                      a leader that is not where it was asked, for too long
     │   ├── UnknownTopic               a topic that does not exist, or that we may not see
     │   ├── OffsetOutOfRange           an offset that the log no longer has, or has not yet
+    │   ├── GroupInUse                 a group that has members, so that nobody else may commit for it
     │   ├── PublisherFull              more waits to be written than may
     │   └── BrokerRefused              any other error code of a broker
     ├── TargetError                    the target of a replay
@@ -196,6 +197,17 @@ class OffsetOutOfRange(KafkaError):
         super().__init__(f"{partition} holds offsets {earliest} to {latest}, and {asked} was asked for")
 
 
+class GroupInUse(KafkaError):
+    """A group that has members, so that nobody else may commit for it."""
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        super().__init__(
+            f"group '{group}' has members: another program reads as this group, and its commits are its own; "
+            "stop that program, or take another group"
+        )
+
+
 class PublisherFull(KafkaError):
     """More waits to be written than may."""
 
@@ -301,7 +313,7 @@ class StartCancelled(StackError):
 
 def check_type(name: str, value: object, kind: type) -> None:
     """Refuse an argument that is not what it is declared to be: not every caller has a type checker."""
-    if not isinstance(value, kind):
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise OptionError(f"{name} takes a value of type {kind.__name__}, not {value!r}")
 
 

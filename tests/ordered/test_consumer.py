@@ -22,11 +22,11 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from strandline.core.retry import Policy, Within
-from strandline.errors import BrokerUnreachable, OffsetOutOfRange, OptionError, UnknownTopic
+from strandline.errors import BrokerUnreachable, GroupInUse, OffsetOutOfRange, OptionError, UnknownTopic
 from strandline.kafka.partition import Partition
 from strandline.ordered import (
     Ago,
@@ -118,6 +118,20 @@ def test_a_commit_is_behind_what_was_returned_and_not_behind_what_was_read(kafka
         assert consumer.positions() == {Partition(hundred, 0): 3, Partition(hundred, 1): 2}
         with pytest.raises(OptionError, match=r"commit\(\) needs the setting 'group.id'"):
             consumer.commit()
+
+
+def test_a_group_that_has_members_is_told_in_place_of_a_commit(kafka: KafkaCluster, hundred: str) -> None:
+    settings = {**kafka.settings(), "group.id": "has-members"}
+    member = Consumer({**settings, "auto.offset.reset": "earliest"})
+    try:
+        member.subscribe([hundred])
+        assert member.poll(TIMEOUT) is not None
+        with OrderedConsumer(settings, [Topic(hundred)]) as consumer:
+            consumer.poll(TIMEOUT)
+            with pytest.raises(GroupInUse, match=r"^group 'has-members' has members: another program reads as this"):
+                consumer.commit()
+    finally:
+        member.close()
 
 
 def test_a_group_that_committed_beyond_the_end_has_read_another_topic(kafka: KafkaCluster, hundred: str) -> None:
@@ -267,6 +281,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"bootstrap.servers": ["127.0.0.1:1"]}, "'bootstrap.servers' takes a value of type str"),
         ("127.0.0.1:1", "settings are a mapping such as"),
         ({"bootstrap.servers": "127.0.0.1:port"}, "'127.0.0.1:port' is not host:port"),
+        ({"bootstrap.servers": "127.0.0.1:²"}, "'127.0.0.1:²' is not host:port"),
+        ({"bootstrap.servers": "127.0.0.1:1", "sasl.password": "p"}, "a user is given, and security.protocol is not"),
         ({"bootstrap.servers": "127.0.0.1:1", "security.protocol": "magic"}, "security.protocol"),
         ({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "sesion.timeout.ms": "5"}, "sesion.timeout.ms"),
         ({"bootstrap.servers": "127.0.0.1:1", "auto.ofset.reset": "latest"}, "auto.ofset.reset"),
@@ -281,6 +297,7 @@ def test_wrong_settings_are_refused_by_name(settings: Any, problem: str) -> None
     ("name", "value", "problem"),
     [
         ("batch_rows", "5", "batch_rows takes a value of type int, not '5'"),
+        ("batch_rows", True, "batch_rows takes a value of type int, not True"),
         ("buffer_bytes", 2.5, "buffer_bytes takes a value of type int, not 2.5"),
         ("cutoff", "2026-01-01", "cutoff takes a value of type datetime, not '2026-01-01'"),
         ("idle_after", 5, "idle_after takes a value of type timedelta, not 5"),

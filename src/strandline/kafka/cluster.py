@@ -6,6 +6,7 @@ looked for again, for as long as `patience`; what a broker refuses for good is r
 
 import asyncio
 import random
+import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -53,6 +54,7 @@ LATEST = -1
 EARLIEST = -2
 HIGHEST_TIME = -3
 DEFAULT_PORT = 9092
+PORT = re.compile(r"[0-9]{1,5}")
 ANY_NODE = -1
 
 # What a broker says when it does not lead the partition, or does not lead it yet.
@@ -386,6 +388,6 @@ def host_and_port(place: str) -> tuple[str, int]:
     host, colon, port = place.strip().rpartition("://")[2].rpartition(":")
     if not colon or port.endswith("]"):
         host, port = place.strip(), str(DEFAULT_PORT)
-    if not port.isdigit() or not 0 < int(port) < 65536 or not host.strip("[]"):
+    if not PORT.fullmatch(port) or not 0 < int(port) < 65536 or not host.strip("[]"):
         raise OptionError(f"'bootstrap.servers': '{place.strip()}' is not host:port")
     return host.strip("[]"), int(port)

@@ -1,5 +1,6 @@
 """The options of the sources, read once: an unknown or a wrong one is refused before anything is done."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,6 +20,9 @@ EPOCHS = ("maxRowsPerEpoch", "maxBytesPerEpoch", "maxSpanPerEpoch")
 # By their lower-case form, which is how Spark hands them on.
 OPTIONS = {name.lower(): name for name in ("topics", *RANGE, "slices", *EPOCHS)}
 DEFAULT_BUFFER = 256 << 20
+NUMBER = re.compile(r"[0-9]{1,18}")
+# Each is a task of Spark, and a place that is looked for in the log.
+MOST_SLICES = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +61,13 @@ class SourceOptions(RangeOptions):
         if not topics:
             raise OptionError("option 'topics' is missing: names of topics, commas between")
         refuse_twice(topics)
+        slices = count(options, "slices")
+        if slices is not None and slices > MOST_SLICES:
+            raise OptionError(f"option 'slices' is '{slices}'; it takes at most {MOST_SLICES:,}")
         return cls(
             settings=settings,
             topics=topics,
-            slices=count(options, "slices"),
+            slices=slices,
             limits=Limits(
                 rows=count(options, "maxRowsPerEpoch"),
                 bytes=count(options, "maxBytesPerEpoch"),
@@ -117,7 +124,7 @@ def count(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name.lower())
     if text is None:
         return None
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**62:
+    if not NUMBER.fullmatch(text) or not int(text):
         raise OptionError(f"option '{name}' is '{text}'; it takes a whole number above 0")
     return int(text)
 
@@ -129,7 +136,7 @@ def span(options: Mapping[str, str], name: str) -> timedelta | None:
         return None
     number = text.rstrip("".join(UNITS))
     unit = UNITS.get(text[len(number) :])
-    if unit is None or not number.isdigit() or int(number) > LONGEST_SPAN // unit:
+    if unit is None or not NUMBER.fullmatch(number) or int(number) > LONGEST_SPAN // unit:
         raise OptionError(f"option '{name}' is '{text}'; it takes a time such as 500ms, 10s, 15m or 2h")
     return int(number) * unit
 
