@@ -20,6 +20,7 @@
     │   ├── AuthenticationFailed       credentials or certificates that one side does not take
     │   ├── Moved                      a leader that is not where it was asked, for too long
     │   ├── UnknownTopic               a topic that does not exist, or that we may not see
+    │   ├── TopicReplaced              a topic that was deleted and created anew while it was read
     │   ├── OffsetOutOfRange           an offset that the log no longer has, or has not yet
     │   ├── GroupInUse                 a group that has members, so that nobody else may commit for it
     │   ├── PublisherFull              more waits to be written than may
@@ -184,6 +185,17 @@ class UnknownTopic(KafkaError):
     def __init__(self, topic: str, address: str) -> None:
         self.topic = topic
         super().__init__(f"Kafka at {address} has no topic '{topic}', or does not show it to us")
+
+
+class TopicReplaced(KafkaError):
+    """A topic that was deleted and created anew while it was read."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        super().__init__(
+            f"topic '{topic}' was deleted and created anew while it was read: its offsets are those of another log; "
+            "start again at its beginning"
+        )
 
 
 class OffsetOutOfRange(KafkaError):

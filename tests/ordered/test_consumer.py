@@ -24,9 +24,10 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
 from strandline.core.retry import Policy, Within
-from strandline.errors import BrokerUnreachable, GroupInUse, OffsetOutOfRange, OptionError, UnknownTopic
+from strandline.errors import BrokerUnreachable, GroupInUse, OffsetOutOfRange, OptionError, TopicReplaced, UnknownTopic
 from strandline.kafka.partition import Partition
 from strandline.ordered import (
     Ago,
@@ -176,6 +177,30 @@ def test_what_comes_later_is_merged_and_waits_for_nobody_for_ever(kafka: KafkaCl
     assert offsets(rows) == {0: list(range(500)), 1: list(range(500))}
 
 
+def test_partitions_that_are_added_are_read_from_their_first_offset(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.ordered.consumer.LOOK_EVERY", 0.1)
+    create_topic(kafka.address, "grows")
+    produce(kafka.address, "grows", [(0, DAY + n, b"before") for n in range(10)])
+    idle = timedelta(milliseconds=50)
+    with OrderedConsumer(kafka.settings(), [Topic("grows", Latest())], idle_after=idle) as consumer:
+        assert consumer.poll(0).num_rows == 0
+        admin = AdminClient({"bootstrap.servers": kafka.address})
+        admin.create_partitions([NewPartitions("grows", 3)])["grows"].result(TIMEOUT)
+        produce(kafka.address, "grows", [(n % 3, DAY + n, b"after") for n in range(300)])
+        rows: list[Row] = []
+        while len(rows) < 300:
+            rows += rows_of([consumer.poll(TIMEOUT)])
+        assert consumer.positions() == {
+            Partition("grows", 0): 110,
+            Partition("grows", 1): 100,
+            Partition("grows", 2): 100,
+        }
+        assert consumer.partitions()["partition"].to_pylist() == [0, 1, 2]
+    assert offsets(rows) == {0: list(range(10, 110)), 1: list(range(100)), 2: list(range(100))}
+
+
 def test_what_is_deleted_under_the_reader_is_named_exactly(kafka: KafkaCluster) -> None:
     create_topic(kafka.address, "deleted", 2)
     # More than a fetch brings: the rest is fetched when the first part has been returned.
@@ -191,6 +216,22 @@ def test_what_is_deleted_under_the_reader_is_named_exactly(kafka: KafkaCluster) 
     assert loss.end == 9_990
     assert offsets(rows) == {0: list(range(10_000)), 1: [*range(loss.first), *range(9_990, 10_000)]}
     assert inversions(rows) == 0
+
+
+def test_a_topic_that_is_created_anew_under_the_reader_is_told_and_not_read_on(kafka: KafkaCluster) -> None:
+    records = [(0, DAY + n, b"x" * 1000) for n in range(5_000)]
+    create_topic(kafka.address, "anew")
+    produce(kafka.address, "anew", records)
+    with OrderedConsumer(kafka.settings(), [Topic("anew")], buffer_bytes=1 << 20, batch_rows=10) as consumer:
+        consumer.poll(TIMEOUT)
+        wait_for(lambda: consumer.partitions()["paused"].to_pylist() == [True], "no more is asked for")
+        admin = AdminClient({"bootstrap.servers": kafka.address})
+        admin.delete_topics(["anew"])["anew"].result(TIMEOUT)
+        create_topic(kafka.address, "anew")
+        produce(kafka.address, "anew", [*records, *records])
+        with pytest.raises(TopicReplaced, match=r"^topic 'anew' was deleted and created anew while it was read"):
+            for _ in consumer.until_live():
+                pass
 
 
 def test_a_start_that_was_deleted_is_passed_over_or_refused(kafka: KafkaCluster) -> None:

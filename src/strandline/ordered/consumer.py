@@ -8,9 +8,11 @@ What is promised, for everything that is on the brokers when it starts (up to ea
 - every record comes exactly once; what the brokers delete or have damaged under the reader is named in `losses`.
 
 After that (`is_live`), rows are still merged by time, but none waits longer than `idle_after` for a silent partition.
+Partitions that are added to the topics are found within seconds then, and read from their first offset on.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from numbers import Real
@@ -21,8 +23,8 @@ import pyarrow as pa
 
 from strandline.clock import Clock, SystemClock
 from strandline.core.ordering import END_OF_TIME, Ordering
-from strandline.errors import OffsetOutOfRange, OptionError, check_type, did_you_mean
-from strandline.kafka.cluster import ISOLATIONS, PATIENCE, Cluster, refuse_unused
+from strandline.errors import BrokerUnreachable, Moved, OffsetOutOfRange, OptionError, check_type, did_you_mean
+from strandline.kafka.cluster import EARLIEST, ISOLATIONS, PATIENCE, Cluster, refuse_unused
 from strandline.kafka.offsets import GroupOffsets
 from strandline.kafka.partition import Partition
 from strandline.kafka.starts import LONGEST_AGO, is_a, milliseconds, refuse_twice
@@ -32,7 +34,11 @@ from strandline.ordered.starts import Range, Topic, resolve
 from strandline.units import nanos
 
 POLL_WITHIN = 1.0
+# How soon a partition that is added is found.
+LOOK_EVERY = 5.0
 LONGEST_POLL = timedelta(days=1).total_seconds()
+
+log = logging.getLogger(__name__)
 
 PARTITIONS = pa.schema(
     [
@@ -164,10 +170,27 @@ class AsyncOrderedConsumer:
         merge = self._running()
         if merge.is_drained and not merge.ordering.is_endless:
             merge.read_beyond_ends()
+            merge.reading.run("watch", self._watch(merge))
         if merge.ordering.is_endless:
             # What is too far ahead is judged by the start for what was there then, and by the clock from then on.
             merge.ordering.ceiling = milliseconds(self._now() + self._max_ahead)
         return await merge.offer(self._batch_rows, timeout)
+
+    async def _watch(self, merge: Merge) -> None:
+        """Take partitions that are added to the topics, each from its first offset on."""
+        while True:
+            try:
+                found = await self._cluster.partitions([topic.name for topic in self._topics])
+                added = [partition for partition in found if partition not in self._ranges]
+                firsts = await self._cluster.offsets(dict.fromkeys(added, EARLIEST), self._rules.isolation)
+            except (BrokerUnreachable, Moved) as error:
+                log.debug("%s", error)  # whoever reads from there has told it
+            else:
+                for partition, first in firsts.items():
+                    log.info("%s was added; it is read from offset %d on", partition, first.offset)
+                    self._ranges[partition] = Range(first.offset, first.offset, first.offset)
+                    merge.add(partition, first.offset)
+            await asyncio.sleep(LOOK_EVERY)
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.wall() / 1e9, UTC)

@@ -132,6 +132,13 @@ class Merge:
         self.ordering.go_live()
         self.reading.read_beyond_ends()
 
+    def add(self, partition: Partition, start: int) -> None:
+        """Take one more partition, behind the ends."""
+        self.ordering.add(partition, start)
+        self.reading.add(partition)
+        self._returned[partition] = start
+        self._gather = Gather(self.ordering.keys)
+
     def positions(self) -> dict[Partition, int]:
         """By partition, the offset behind all that `poll` has returned."""
         return {
