@@ -22,7 +22,9 @@
     │   ├── AuthenticationFailed       credentials or certificates that one side does not take
     │   ├── Moved                      a leader that is not where it was asked, for too long
     │   ├── UnknownTopic               a topic that does not exist, or that we may not see
+    │   ├── TopicReplaced              a topic that was deleted and created anew while it was read
     │   ├── OffsetOutOfRange           an offset that the log no longer has, or has not yet
+    │   ├── GroupInUse                 a group that has members, so that nobody else may commit for it
     │   ├── PublisherFull              more waits to be written than may
     │   └── BrokerRefused              any other error code of a broker
     ├── TargetError                    the target of a replay
@@ -208,6 +210,17 @@ class UnknownTopic(KafkaError):
         super().__init__(f"Kafka at {address} has no topic '{topic}', or does not show it to us")
 
 
+class TopicReplaced(KafkaError):
+    """A topic that was deleted and created anew while it was read."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        super().__init__(
+            f"topic '{topic}' was deleted and created anew while it was read: its offsets are those of another log; "
+            "start again at its beginning"
+        )
+
+
 class OffsetOutOfRange(KafkaError):
     """An offset that the log no longer has, or has not yet."""
 
@@ -217,6 +230,17 @@ class OffsetOutOfRange(KafkaError):
         self.earliest = earliest
         self.latest = latest
         super().__init__(f"{partition} holds offsets {earliest} to {latest}, and {asked} was asked for")
+
+
+class GroupInUse(KafkaError):
+    """A group that has members, so that nobody else may commit for it."""
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        super().__init__(
+            f"group '{group}' has members: another program reads as this group, and its commits are its own; "
+            "stop that program, or take another group"
+        )
 
 
 class PublisherFull(KafkaError):
@@ -422,7 +446,7 @@ class StartCancelled(StackError):
 
 def check_type(name: str, value: object, kind: type) -> None:
     """Refuse an argument that is not what it is declared to be: not every caller has a type checker."""
-    if not isinstance(value, kind):
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise OptionError(f"{name} takes a value of type {kind.__name__}, not {value!r}")
 
 

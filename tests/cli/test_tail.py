@@ -294,6 +294,9 @@ def test_the_address_may_come_from_the_environment_or_a_file(kafka: KafkaCluster
         (["t", "--until", ""], "'' is no end"),
         (["t", "--until", "live", "--follow"], "--follow goes on until Ctrl-C; leave out --until"),
         (["t", "--where", "kye=1"], "'kye=1': field 'kye' is unknown; did you mean 'key'?"),
+        (["t", "--where", "value=\udcff"], r"'value=\udcff' is no condition: it is not UTF-8"),
+        (["t", "--where", "partition=²"], "'partition=²': a partition is a number"),
+        (["t", "--set", "sasl.username=mo"], "a user is given, and security.protocol is not"),
         (["t", "--format", "json"], "format 'json' is unknown; did you mean 'jsonl'?"),
         (["t", "--format", "parquet"], "--format parquet needs a directory: parquet:DIR"),
         (["t", "--commit"], "--commit needs --group"),
@@ -346,7 +349,7 @@ def test_ctrl_c_is_heard_while_a_broker_does_not_answer() -> None:
             with connection:
                 process.send_signal(signal.SIGINT)
                 _, told = process.communicate(timeout=TIMEOUT)
-    assert (process.returncode, told) == (0, "")
+    assert (process.returncode, told) == (1, "strandline: interrupted before anything was read\n")
 
 
 def test_arrow_is_not_for_a_terminal(kafka: KafkaCluster, tide: str) -> None:
@@ -380,6 +383,34 @@ def test_a_partition_that_is_not_there_is_told(kafka: KafkaCluster, tide: str) -
     result = tail(kafka, tide, "--where", "partition=99")
     line = "strandline: --where partition=99: there is no such partition; the highest is 1\n"
     assert (result.returncode, result.stdout, result.stderr) == (2, "", line)
+
+
+def test_what_is_stopped_before_its_end_says_so_and_fails(kafka: KafkaCluster) -> None:
+    create_topic(kafka.address, "long")
+    produce(kafka.address, "long", [(0, DAY, b"x" * 1000)] * 20_000)
+    command = [*TAIL, "--kafka", kafka.address, "long"]
+    for signal_ in (signal.SIGINT, signal.SIGTERM):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.read(1) == "2"  # and it waits for us to read on
+            process.send_signal(signal_)
+            _, told = process.communicate(timeout=TIMEOUT)
+        assert process.returncode == 1
+        assert told.count("\n") == 1
+        assert told.endswith("a second); interrupted before the end\n")
+
+
+def test_without_standard_output_it_fails_in_one_line_and_without_standard_error_it_works(
+    kafka: KafkaCluster, tide: str
+) -> None:
+    def run(closed: str) -> subprocess.CompletedProcess[str]:
+        command = ["sh", "-c", f'exec "$@" {closed}', "sh", *TAIL, "--kafka", kafka.address, tide]
+        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+
+    silent = run(">&-")
+    line = "strandline: standard output is closed; --format parquet:DIR needs none\n"
+    assert (silent.returncode, silent.stderr) == (1, line)
+    assert keys(run("2>&-")) == all_keys()
 
 
 def test_a_second_ctrl_c_does_not_wait_for_who_does_not_read(kafka: KafkaCluster) -> None:

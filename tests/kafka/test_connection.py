@@ -3,9 +3,11 @@
 import asyncio
 import struct
 
+import pytest
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse
 
+from strandline.errors import BrokerUnreachable
 from strandline.kafka.connection import SPOKEN, Connection
 from strandline.kafka.security import Security
 from tests.support import TIMEOUT
@@ -35,6 +37,24 @@ class Broker:
     def unsent(self) -> int:
         assert self.writer is not None
         return self.writer.transport.get_write_buffer_size()
+
+
+def test_a_broker_that_closes_an_idle_connection_is_noticed_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    async def ask() -> None:
+        broker = Broker()
+        async with await asyncio.start_server(broker.serve, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            connection = await Connection.open("127.0.0.1", port, Security.parse({}), client_id="test", within=TIMEOUT)
+            assert broker.writer is not None
+            broker.writer.close()
+            async with asyncio.timeout(TIMEOUT):
+                while connection.is_usable:
+                    await asyncio.sleep(0)
+            with pytest.raises(BrokerUnreachable, match="the broker closed the connection"):
+                await connection.ask(ApiVersionsRequest(), ApiVersionsResponse, within=TIMEOUT)
+
+    asyncio.run(ask())
+    assert caplog.messages == []
 
 
 def test_nothing_of_an_answer_is_read_before_it_is_admitted() -> None:

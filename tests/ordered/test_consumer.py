@@ -1,24 +1,33 @@
 """Where reading starts, what is live, commits, faults of the input, and what other libraries make of a batch."""
 
 import asyncio
+import gc
 import math
+import random
 import re
+import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
 from strandline.core.retry import Policy, Within
-from strandline.errors import BrokerUnreachable, OffsetOutOfRange, OptionError, UnknownTopic
+from strandline.errors import BrokerUnreachable, GroupInUse, OffsetOutOfRange, OptionError, TopicReplaced, UnknownTopic
 from strandline.kafka.partition import Partition
 from strandline.ordered import (
     Ago,
@@ -31,6 +40,7 @@ from strandline.ordered import (
     StartAt,
     Topic,
 )
+from strandline.ordered.loop import LoopThread
 from strandline.stack import KafkaCluster
 from strandline.units import Nanos
 from tests.ordered.support import Row, create_topic, inversions, offsets, produce, rows_of
@@ -111,6 +121,20 @@ def test_a_commit_is_behind_what_was_returned_and_not_behind_what_was_read(kafka
             consumer.commit()
 
 
+def test_a_group_that_has_members_is_told_in_place_of_a_commit(kafka: KafkaCluster, hundred: str) -> None:
+    settings = {**kafka.settings(), "group.id": "has-members"}
+    member = Consumer({**settings, "auto.offset.reset": "earliest"})
+    try:
+        member.subscribe([hundred])
+        assert member.poll(TIMEOUT) is not None
+        with OrderedConsumer(settings, [Topic(hundred)]) as consumer:
+            consumer.poll(TIMEOUT)
+            with pytest.raises(GroupInUse, match=r"^group 'has-members' has members: another program reads as this"):
+                consumer.commit()
+    finally:
+        member.close()
+
+
 def test_a_group_that_committed_beyond_the_end_has_read_another_topic(kafka: KafkaCluster, hundred: str) -> None:
     settings = {**kafka.settings(), "group.id": "of-another-topic"}
     with OrderedConsumer(settings, [Topic(hundred)]) as consumer:
@@ -153,6 +177,30 @@ def test_what_comes_later_is_merged_and_waits_for_nobody_for_ever(kafka: KafkaCl
     assert offsets(rows) == {0: list(range(500)), 1: list(range(500))}
 
 
+def test_partitions_that_are_added_are_read_from_their_first_offset(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.ordered.consumer.LOOK_EVERY", 0.1)
+    create_topic(kafka.address, "grows")
+    produce(kafka.address, "grows", [(0, DAY + n, b"before") for n in range(10)])
+    idle = timedelta(milliseconds=50)
+    with OrderedConsumer(kafka.settings(), [Topic("grows", Latest())], idle_after=idle) as consumer:
+        assert consumer.poll(0).num_rows == 0
+        admin = AdminClient({"bootstrap.servers": kafka.address})
+        admin.create_partitions([NewPartitions("grows", 3)])["grows"].result(TIMEOUT)
+        produce(kafka.address, "grows", [(n % 3, DAY + n, b"after") for n in range(300)])
+        rows: list[Row] = []
+        while len(rows) < 300:
+            rows += rows_of([consumer.poll(TIMEOUT)])
+        assert consumer.positions() == {
+            Partition("grows", 0): 110,
+            Partition("grows", 1): 100,
+            Partition("grows", 2): 100,
+        }
+        assert consumer.partitions()["partition"].to_pylist() == [0, 1, 2]
+    assert offsets(rows) == {0: list(range(10, 110)), 1: list(range(100)), 2: list(range(100))}
+
+
 def test_what_is_deleted_under_the_reader_is_named_exactly(kafka: KafkaCluster) -> None:
     create_topic(kafka.address, "deleted", 2)
     # More than a fetch brings: the rest is fetched when the first part has been returned.
@@ -168,6 +216,22 @@ def test_what_is_deleted_under_the_reader_is_named_exactly(kafka: KafkaCluster) 
     assert loss.end == 9_990
     assert offsets(rows) == {0: list(range(10_000)), 1: [*range(loss.first), *range(9_990, 10_000)]}
     assert inversions(rows) == 0
+
+
+def test_a_topic_that_is_created_anew_under_the_reader_is_told_and_not_read_on(kafka: KafkaCluster) -> None:
+    records = [(0, DAY + n, b"x" * 1000) for n in range(5_000)]
+    create_topic(kafka.address, "anew")
+    produce(kafka.address, "anew", records)
+    with OrderedConsumer(kafka.settings(), [Topic("anew")], buffer_bytes=1 << 20, batch_rows=10) as consumer:
+        consumer.poll(TIMEOUT)
+        wait_for(lambda: consumer.partitions()["paused"].to_pylist() == [True], "no more is asked for")
+        admin = AdminClient({"bootstrap.servers": kafka.address})
+        admin.delete_topics(["anew"])["anew"].result(TIMEOUT)
+        create_topic(kafka.address, "anew")
+        produce(kafka.address, "anew", [*records, *records])
+        with pytest.raises(TopicReplaced, match=r"^topic 'anew' was deleted and created anew while it was read"):
+            for _ in consumer.until_live():
+                pass
 
 
 def test_a_start_that_was_deleted_is_passed_over_or_refused(kafka: KafkaCluster) -> None:
@@ -258,6 +322,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"bootstrap.servers": ["127.0.0.1:1"]}, "'bootstrap.servers' takes a value of type str"),
         ("127.0.0.1:1", "settings are a mapping such as"),
         ({"bootstrap.servers": "127.0.0.1:port"}, "'127.0.0.1:port' is not host:port"),
+        ({"bootstrap.servers": "127.0.0.1:²"}, "'127.0.0.1:²' is not host:port"),
+        ({"bootstrap.servers": "127.0.0.1:1", "sasl.password": "p"}, "a user is given, and security.protocol is not"),
         ({"bootstrap.servers": "127.0.0.1:1", "security.protocol": "magic"}, "security.protocol"),
         ({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "sesion.timeout.ms": "5"}, "sesion.timeout.ms"),
         ({"bootstrap.servers": "127.0.0.1:1", "auto.ofset.reset": "latest"}, "auto.ofset.reset"),
@@ -272,6 +338,7 @@ def test_wrong_settings_are_refused_by_name(settings: Any, problem: str) -> None
     ("name", "value", "problem"),
     [
         ("batch_rows", "5", "batch_rows takes a value of type int, not '5'"),
+        ("batch_rows", True, "batch_rows takes a value of type int, not True"),
         ("buffer_bytes", 2.5, "buffer_bytes takes a value of type int, not 2.5"),
         ("cutoff", "2026-01-01", "cutoff takes a value of type datetime, not '2026-01-01'"),
         ("idle_after", 5, "idle_after takes a value of type timedelta, not 5"),
@@ -383,6 +450,103 @@ def test_a_poll_that_is_given_up_loses_no_row_and_commits_none(kafka: KafkaClust
         return [row.value for row in rows]
 
     assert asyncio.run(read()) == [f"{n}".encode() for n in range(100)]
+
+
+def test_a_poll_whose_thread_is_interrupted_loses_no_row_and_commits_none(
+    kafka: KafkaCluster, hundred: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with OrderedConsumer(kafka.settings(), [Topic(hundred)], batch_rows=7) as consumer:
+        rows = []
+        while not consumer.is_live:
+            before = consumer.positions()
+            with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+                patched.setattr(consumer._loop, "do", partial(_interrupted, consumer._loop.do))
+                consumer.poll(TIMEOUT)
+            assert consumer.positions() == before
+            assert not consumer.is_live
+            rows += rows_of([consumer.poll(TIMEOUT)])
+    assert [row.value for row in rows] == [f"{n}".encode() for n in range(100)]
+
+
+def _interrupted(do: Callable[[Any], object], work: object) -> None:
+    """What a signal does to a thread that is about to get a result."""
+    do(work)
+    raise KeyboardInterrupt
+
+
+def test_signals_at_any_moment_of_a_poll_lose_no_row(kafka: KafkaCluster, hundred: str) -> None:
+    interrupted = 0
+
+    def handle(_signal: int, frame: FrameType | None) -> None:
+        while frame is not None and frame.f_code is not LoopThread.do.__code__:
+            frame = frame.f_back
+        if frame is not None:
+            raise InterruptedError
+
+    def shoot() -> None:
+        while not done.wait(random.random() / 500):
+            signal.pthread_kill(target, signal.SIGUSR1)
+
+    target, done = threading.get_ident(), threading.Event()
+    before = signal.signal(signal.SIGUSR1, handle)
+    shooter = threading.Thread(target=shoot)
+    values: list[bytes | None] = []
+    try:
+        with OrderedConsumer(kafka.settings(), [Topic(hundred)], batch_rows=3) as consumer:
+            shooter.start()
+            while not consumer.is_live:
+                try:
+                    batch = consumer.poll(TIMEOUT)
+                except InterruptedError:
+                    interrupted += 1
+                    continue
+                values += batch["value"].to_pylist()
+            done.set()
+            shooter.join()
+    finally:
+        done.set()
+        signal.signal(signal.SIGUSR1, before)
+    assert interrupted
+    assert values == [f"{n}".encode() for n in range(100)]
+
+
+def test_polls_of_several_threads_bring_each_row_once(kafka: KafkaCluster, hundred: str) -> None:
+    rows: list[Row] = []
+    with OrderedConsumer(kafka.settings(), [Topic(hundred)], batch_rows=3) as consumer:
+
+        def read() -> None:
+            while not consumer.is_live:
+                rows.extend(rows_of([consumer.poll(0.01)]))
+
+        with ThreadPoolExecutor() as pool:
+            for reader in [pool.submit(read) for _ in range(3)]:
+                reader.result(TIMEOUT)
+    assert sorted((row.partition, row.offset) for row in rows) == [(p, n) for p in range(2) for n in range(50)]
+
+
+def test_polls_of_several_tasks_bring_each_row_once_and_in_order(kafka: KafkaCluster, hundred: str) -> None:
+    async def read() -> list[Row]:
+        rows = []
+        async with AsyncOrderedConsumer(kafka.settings(), [Topic(hundred)], batch_rows=3) as consumer:
+            while not consumer.is_live:
+                rows += rows_of(await asyncio.gather(*(consumer.poll(0.01) for _ in range(3))))
+        return rows
+
+    assert [row.value for row in asyncio.run(read())] == [f"{n}".encode() for n in range(100)]
+
+
+def test_a_consumer_that_is_forgotten_closes_in_silence(
+    kafka: KafkaCluster, hundred: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    threads = threading.active_count()
+    consumer = OrderedConsumer({**kafka.settings(), "group.id": "forgotten"}, [Topic(hundred)], batch_rows=7)
+    consumer.poll(TIMEOUT)
+    with pytest.warns(ResourceWarning, match="an OrderedConsumer was not closed"):
+        del consumer
+        gc.collect()
+    wait_for(lambda: threading.active_count() <= threads, "its threads have ended")
+    gc.collect()
+    assert (capfd.readouterr(), caplog.messages) == (("", ""), [])
 
 
 @pytest.mark.parametrize("timeout", [math.nan, math.inf, -1, 86_401, "1", None])

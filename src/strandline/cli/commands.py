@@ -114,8 +114,8 @@ app.command(
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command; its exit code: 0 for success, 2 for wrong use, 1 for failure."""
-    logs.configure()
     guard_output()
+    logs.configure()
     try:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         print(end="", flush=True)

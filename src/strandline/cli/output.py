@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.errors import OutputClosed, OutputLost
@@ -22,7 +23,12 @@ class _Guarded(io.FileIO):
 
 
 def guard_output() -> None:
-    """From here on, what cannot be written to standard output is an `OutputLost`."""
+    """From here on, what cannot be written to standard output is an `OutputLost`.
+
+    Standard error is there from here on, if only to go nowhere: else its number would be that of the next connection.
+    """
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115  (for the life of the process)
     plain = sys.stdout
     if isinstance(plain, io.TextIOWrapper):  # and not None, which it is where the process was started without one
         sys.stdout = io.TextIOWrapper(
@@ -35,4 +41,6 @@ def guard_output() -> None:
 
 def discard_output() -> None:
     """Let what is still buffered go nowhere: it would be tried again, and fail again, when the process ends."""
+    if sys.stdout is None:
+        return
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

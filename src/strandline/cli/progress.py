@@ -5,11 +5,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
-def summary(read: int, kept: int, seconds: float, losses: int) -> str:
+def summary(read: int, kept: int, seconds: float, losses: int, *, is_whole: bool = True) -> str:
     """The last line: how many records, in what time, and what is missing."""
     counted = f"{kept:,} records" if kept == read else f"{kept:,} of {read:,} records"
     lost = f"; ranges of offsets lost, named above: {losses}" if losses else ""
-    return f"{counted} in {seconds:.1f} s ({read / max(seconds, 0.001):,.0f} a second){lost}"
+    cut = "" if is_whole else "; interrupted before the end"
+    return f"{counted} in {seconds:.1f} s ({read / max(seconds, 0.001):,.0f} a second){lost}{cut}"
 
 
 def progress_line(read: int, seconds: float, reached: int | None, partitions: pa.Table) -> str:

@@ -15,7 +15,7 @@ from rich.highlighter import JSONHighlighter
 from rich.text import Text
 
 from strandline.cli.records import NULL, json_lines, pretty_json, records, shown, text_line
-from strandline.errors import OptionError, StrandlineError, did_you_mean
+from strandline.errors import OptionError, OutputLost, StrandlineError, did_you_mean
 from strandline.wire.gather import SCHEMA
 
 FORMATS = ("text", "jsonl", "arrow", "parquet:DIR")
@@ -60,6 +60,8 @@ def sink_for(format_: str) -> Sink:
         return ParquetFiles(Path(place))
     if colon or name not in FORMATS:
         raise OptionError(f"format '{format_}' is unknown; {did_you_mean(format_, FORMATS)}")
+    if sys.stdout is None:
+        raise OutputLost("standard output is closed; --format parquet:DIR needs none")
     if name == "arrow":
         if sys.stdout.isatty():
             raise OptionError("--format arrow writes bytes that are not for a terminal; send them to a file or a pipe")

@@ -3,7 +3,6 @@
 import logging
 import os
 import sys
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,7 +17,7 @@ from strandline.cli.settings import START_WITHIN, kafka_settings
 from strandline.cli.signals import on_stop_request
 from strandline.cli.sinks import Sink, sink_for
 from strandline.clock import SystemClock
-from strandline.errors import OptionError, OutputClosed, OutputLost
+from strandline.errors import OptionError, OutputClosed, OutputLost, StrandlineError
 from strandline.kafka.words import GROUP_STARTS, cutoff, parse_end, parse_start
 from strandline.ordered import Committed, OrderedConsumer, Topic
 from strandline.ordered.where import Where
@@ -62,7 +61,7 @@ def tail(
         partition, so each partition ends before its first record at or after that time; a time more than an hour ahead
         of now does not count. Ends at live at the latest.
     follow
-        Go on with what comes after that, until Ctrl-C.
+        Go on with what comes after that, until Ctrl-C. Without it, Ctrl-C before the end is told, and ends with 1.
     where
         Keep only records for which this holds; all must hold if given several times. key=TEXT, value=TEXT,
         header.NAME=TEXT (the whole of it), key~REGEX, value~REGEX, header.NAME~REGEX (found anywhere in it; RE2
@@ -110,20 +109,27 @@ def tail(
     # Losses are told below, once, and not across the line of progress.
     logging.getLogger("strandline.ordered").setLevel(logging.ERROR)
     stop = _Stop()
-    with on_stop_request(stop.ask), suppress(_StoppedAtOnce):
-        consumer = OrderedConsumer(
-            reach,
-            [Topic(name, begin) for name in topics],
-            cutoff=cutoff(end, datetime.now(UTC)),
-            # Of what is looked through little is printed, so that more may come at a time.
-            batch_rows=max(sink.batch_rows, SEARCH_ROWS) if where else sink.batch_rows,
-            on_corrupt=on_corrupt,
-            start_within=START_WITHIN,
-        )
-        with consumer:
-            stop.is_at_once = False
-            _check_partitions(conditions, consumer)
-            _Copy(consumer, conditions, sink, follow=follow, commit=commit).run(stop)
+    try:
+        with on_stop_request(stop.ask):
+            consumer = OrderedConsumer(
+                reach,
+                [Topic(name, begin) for name in topics],
+                cutoff=cutoff(end, datetime.now(UTC)),
+                # Of what is looked through little is printed, so that more may come at a time.
+                batch_rows=max(sink.batch_rows, SEARCH_ROWS) if where else sink.batch_rows,
+                on_corrupt=on_corrupt,
+                start_within=START_WITHIN,
+            )
+            with consumer:
+                stop.is_at_once = False
+                _check_partitions(conditions, consumer)
+                is_whole = _Copy(consumer, conditions, sink, follow=follow, commit=commit).run(stop)
+    except _StoppedAtOnce:
+        if not follow:
+            raise StrandlineError("interrupted before anything was read") from None
+    else:
+        if not is_whole:
+            sys.exit(1)
 
 
 def _check_partitions(where: Where, consumer: OrderedConsumer) -> None:
@@ -169,8 +175,11 @@ class _Copy:
         self._committed_at = self._begin
         self._reached: int | None = None
 
-    def run(self, stop: _Stop) -> None:
-        """Until the end, or until asked to stop, or until whoever reads has seen enough, as `head` has."""
+    def run(self, stop: _Stop) -> bool:
+        """Until the end, or until asked to stop, or until whoever reads has seen enough, as `head` has.
+
+        Whether it was not stopped.
+        """
         try:
             with self._sink:
                 while not stop.is_asked and (self._follow or not self._consumer.is_live):
@@ -179,11 +188,13 @@ class _Copy:
         except OutputClosed:
             self._progress.clear()
             discard_output()
+            return True
         except BaseException:
             self._tell_end()
             raise
-        else:
-            self._tell_end()
+        is_whole = self._follow or self._consumer.is_live
+        self._tell_end(is_whole=is_whole)
+        return is_whole
 
     def _step(self) -> None:
         batch = self._consumer.poll(POLL_WITHIN)
@@ -210,10 +221,10 @@ class _Copy:
             self._committed = self._read
             self._committed_at = clock.monotonic()
 
-    def _tell_end(self) -> None:
+    def _tell_end(self, *, is_whole: bool = True) -> None:
         self._progress.clear()
         self._tell_losses()
-        _say(summary(self._read, self._kept, self._seconds(), self._told))
+        _say(summary(self._read, self._kept, self._seconds(), self._told, is_whole=is_whole))
 
     def _tell_losses(self) -> None:
         losses = self._consumer.losses

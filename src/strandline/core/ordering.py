@@ -16,7 +16,8 @@ The rules that this file keeps, for everything up to each partition's end as it 
 Beyond those ends, once all that was there at the start has left (`go_live`):
 
 5. Rows are merged in the same way, but none waits longer than `idle_after` for a partition that brings nothing. One
-   that comes after its time has passed leaves at once, behind later ones of other partitions.
+   that comes after its time has passed leaves at once, behind later ones of other partitions. Partitions may be added;
+   among rows of equal time, theirs are the last.
 """
 
 from collections import deque
@@ -301,6 +302,12 @@ class Ordering(Generic[Key]):
         self.is_endless = True
         for partition in self._partitions.values():
             partition.end = NO_END
+
+    def add(self, key: Key, position: int) -> None:
+        """Take one more partition, from an offset on: beyond the ends, where none waits for another for ever."""
+        self.keys.append(key)
+        self._partitions[key] = _Partition(position, NO_END)
+        self.share = self.buffer_bytes // SHARED_OUT // len(self.keys)
 
     def _notice_live(self) -> None:
         self.is_live = self.is_live or self.is_drained or self._is_past_cutoff()

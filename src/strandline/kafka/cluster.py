@@ -6,20 +6,21 @@ looked for again, for as long as `patience`; what a broker refuses for good is r
 
 import asyncio
 import random
+import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kio.schema.errors import ErrorCode
-from kio.schema.fetch.v12.request import FetchPartition, FetchRequest, FetchTopic
-from kio.schema.fetch.v12.response import FetchResponse
+from kio.schema.fetch.v13.request import FetchPartition, FetchRequest, FetchTopic
+from kio.schema.fetch.v13.response import FetchResponse
 from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kio.schema.list_offsets.v7.response import ListOffsetsResponse
-from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
-from kio.schema.metadata.v9.response import MetadataResponse
+from kio.schema.metadata.v11.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v11.response import MetadataResponse
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
@@ -31,6 +32,7 @@ from strandline.errors import (
     KafkaError,
     Moved,
     OptionError,
+    TopicReplaced,
     UnknownTopic,
     check_type,
     did_you_mean,
@@ -39,6 +41,9 @@ from strandline.kafka import security
 from strandline.kafka.connection import Admit, Connection
 from strandline.kafka.partition import Partition
 from strandline.units import Nanos, nanos
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 CONNECT_WITHIN = 10.0
 ANSWER_WITHIN = 10.0
@@ -53,6 +58,7 @@ LATEST = -1
 EARLIEST = -2
 HIGHEST_TIME = -3
 DEFAULT_PORT = 9092
+PORT = re.compile(r"[0-9]{1,5}")
 ANY_NODE = -1
 
 # What a broker says when it does not lead the partition, or does not lead it yet.
@@ -68,6 +74,7 @@ MOVED = frozenset(
         ErrorCode.broker_not_available,
         ErrorCode.unknown_topic_or_partition,
         ErrorCode.unknown_topic_id,
+        ErrorCode.inconsistent_topic_id,
         ErrorCode.request_timed_out,
         ErrorCode.network_exception,
     }
@@ -142,6 +149,8 @@ class Cluster:
         self._brokers: dict[int, tuple[str, int]] = {}
         self._leaders: dict[Partition, tuple[int, int]] = {}
         self._topics: list[str] = []
+        self._ids: dict[str, UUID | None] = {}
+        """By topic. One that is deleted and created anew has another, and its offsets are those of another log."""
         # Reading has a connection of its own: a fetch may wait for records, and no question waits behind it.
         self._asking: dict[int, Connection] = {}
         self._reading: dict[int, Connection] = {}
@@ -164,11 +173,10 @@ class Cluster:
         return {leader for leader, _ in self._leaders.values()}
 
     async def refresh(self) -> None:
-        """Ask again who leads what."""
+        """Ask again who leads what; raises TopicReplaced."""
         request = MetadataRequest(
-            topics=tuple(MetadataRequestTopic(name=TopicName(topic)) for topic in self._topics),
+            topics=tuple(MetadataRequestTopic(topic_id=None, name=TopicName(topic)) for topic in self._topics),
             allow_auto_topic_creation=False,
-            include_cluster_authorized_operations=False,
             include_topic_authorized_operations=False,
         )
         connection = await self._connect_to_any()
@@ -178,6 +186,8 @@ class Cluster:
                 raise UnknownTopic(topic.name, self.address)
             if topic.error_code is not ErrorCode.none:
                 raise _trouble(topic.error_code, topic.name)
+            if self._ids.setdefault(topic.name, topic.topic_id) != topic.topic_id:
+                raise TopicReplaced(topic.name)
         self._brokers = {int(b.node_id): (b.host, int(b.port)) for b in answer.brokers}
         for topic in answer.topics:
             for p in topic.partitions:
@@ -254,7 +264,7 @@ class Cluster:
         """
         topics = tuple(
             FetchTopic(
-                topic=TopicName(topic),
+                topic_id=self._ids[topic],
                 partitions=tuple(
                     FetchPartition(
                         partition=i32(p.number),
@@ -280,9 +290,10 @@ class Cluster:
         answer = await connection.ask(request, FetchResponse, within=within, admit=admit)
         if answer.error_code is not ErrorCode.none:
             raise BrokerRefused(answer.error_code.name, connection.address)
+        names = {self._ids[partition.topic]: partition.topic for partition in positions}
         return [
             Fetched(
-                partition := Partition(topic.topic, int(p.partition_index)),
+                partition := Partition(names[topic.topic_id], int(p.partition_index)),
                 positions[partition],
                 p.error_code,
                 p.records or b"",
@@ -386,6 +397,6 @@ def host_and_port(place: str) -> tuple[str, int]:
     host, colon, port = place.strip().rpartition("://")[2].rpartition(":")
     if not colon or port.endswith("]"):
         host, port = place.strip(), str(DEFAULT_PORT)
-    if not port.isdigit() or not 0 < int(port) < 65536 or not host.strip("[]"):
+    if not PORT.fullmatch(port) or not 0 < int(port) < 65536 or not host.strip("[]"):
         raise OptionError(f"'bootstrap.servers': '{place.strip()}' is not host:port")
     return host.strip("[]"), int(port)

@@ -13,9 +13,9 @@ from typing import Final, TypeVar, cast
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse
 from kio.schema.errors import ErrorCode
-from kio.schema.fetch.v12.request import FetchRequest
+from kio.schema.fetch.v13.request import FetchRequest
 from kio.schema.list_offsets.v7.request import ListOffsetsRequest
-from kio.schema.metadata.v9.request import MetadataRequest
+from kio.schema.metadata.v11.request import MetadataRequest
 from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
 from kio.schema.sasl_authenticate.v2.response import SaslAuthenticateResponse
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
@@ -78,7 +78,8 @@ class _Frames(asyncio.BufferedProtocol):
         waiter = self._await(memoryview(buffer)[:size])
         self.transport.resume_reading()
         await waiter
-        answer, self._into = self._into.toreadonly(), self._size
+        answer = self._into.toreadonly()
+        self._into, self._filled = self._size, 0  # room for what nobody has asked for, which may be the end
         self.transport.resume_reading()
         return answer
 
@@ -204,7 +205,7 @@ class Connection:
             lowest, highest = ranges.get(request.__api_key__, (0, -1))
             if not lowest <= request.__version__ <= highest:
                 name = f"{request.__name__} {request.__version__}"
-                problem = f"does not speak {name} but {lowest} to {highest}; Kafka 3.0 or newer is needed"
+                problem = f"does not speak {name} but {lowest} to {highest}; Kafka 3.1 or newer is needed"
                 raise BrokerUnreachable(self.address, problem)
 
     async def _sign_in(self, sasl: Sasl, within: float) -> None:

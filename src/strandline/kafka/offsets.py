@@ -4,12 +4,15 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaError as Code
 
-from strandline.errors import BrokerRefused
+from strandline.errors import BrokerRefused, GroupInUse, KafkaError
 from strandline.kafka.librdkafka import client
 from strandline.kafka.partition import Partition
 
 ANSWER_WITHIN = 10.0
+# What is said to whoever commits and is not one of the members.
+IN_USE = frozenset({Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.REBALANCE_IN_PROGRESS})
 
 
 class GroupOffsets:
@@ -34,13 +37,14 @@ class GroupOffsets:
         try:
             answer = await asyncio.to_thread(act)
         except KafkaException as error:
-            raise BrokerRefused(error.args[0].name(), f"group '{self.name}'") from error
+            raise self._refused(error.args[0], f"group '{self.name}'") from error
         for partition in answer:
             if partition.error is not None:
-                raise BrokerRefused(
-                    partition.error.name(), f"group '{self.name}', {partition.topic}/{partition.partition}"
-                )
+                raise self._refused(partition.error, f"group '{self.name}', {partition.topic}/{partition.partition}")
         return answer
+
+    def _refused(self, error: Code, where: str) -> KafkaError:
+        return GroupInUse(self.name) if error.code() in IN_USE else BrokerRefused(error.name(), where)
 
     async def close(self) -> None:
         """Give up the connections."""

@@ -1,7 +1,8 @@
 """How to talk to a broker in safety: librdkafka's option names, read as librdkafka reads them, to TLS and SASL.
 
 What librdkafka refuses is refused. As there, an empty string is no value, `sasl.mechanisms` is `sasl.mechanism` (the
-later one counts), and what the security protocol has no use for is not looked at.
+later one counts), and what the security protocol has no use for is not looked at. Only a user with no protocol is
+refused: librdkafka would sign in nowhere.
 """
 
 import os
@@ -114,6 +115,8 @@ class Security:
         verify = _choice(options, "enable.ssl.certificate.verification", BOOLEANS, "true")
         identify = _choice(options, "ssl.endpoint.identification.algorithm", IDENTIFICATIONS, "https")
         filled = {name: value for name, value in options.items() if value}
+        if "security.protocol" not in options and filled.keys() & {"sasl.username", "sasl.password"}:
+            raise OptionError("a user is given, and security.protocol is not: set it to sasl_ssl, or to sasl_plaintext")
         return cls(
             tls=_tls(filled, verify=verify, identify=identify) if wanted["tls"] else None,
             sasl=_sasl(filled) if wanted["sasl"] else None,

@@ -11,7 +11,7 @@ from strandline.kafka.starts import Ago, AtTime, Committed, Earliest, Latest, St
 STARTS: dict[str, StartAt] = {"earliest": Earliest(), "latest": Latest()}
 GROUP_STARTS: dict[str, StartAt] = {**STARTS, "committed": Committed()}
 EXAMPLES = ("-1h", "2026-01-01T00:00:00Z")
-SPAN = re.compile(r"-(?P<count>\d+)(?P<unit>ms|s|m|h|d|w)")
+SPAN = re.compile(r"-(?P<count>[0-9]{1,100})(?P<unit>ms|s|m|h|d|w)")
 UNITS = {
     "ms": timedelta(milliseconds=1),
     "s": timedelta(seconds=1),

@@ -1,7 +1,10 @@
 """The consumer for everybody else: the same, on an event loop of its own in a thread."""
 
+import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from threading import Lock
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
@@ -21,7 +24,8 @@ T = TypeVar("T")
 class OrderedConsumer:
     """Reads as soon as it is made; close it, or use it as a context manager.
 
-    See `strandline.ordered.consumer` for what is promised. To be used by one thread at a time.
+    See `strandline.ordered.consumer` for what is promised. Threads that poll at a time take turns: each row comes once,
+    to one of them. Rows of a poll that a signal interrupts do not count as returned, and come with the next one.
     """
 
     def __init__(
@@ -52,7 +56,10 @@ class OrderedConsumer:
             on_missing=on_missing,
             start_within=start_within,
         )
+        self._turn = Lock()
         self._loop = LoopThread("consumer")
+        self._forgotten = weakref.finalize(self, _forget, self._loop, self._consumer)
+        self._forgotten.atexit = False
         try:
             self._loop.do(self._consumer.start())
         except BaseException:
@@ -61,7 +68,11 @@ class OrderedConsumer:
 
     def poll(self, timeout: float = POLL_WITHIN) -> pa.RecordBatch:
         """The next rows in order as soon as there are any, at most `batch_rows`; none when the time is out."""
-        return self._loop.do(self._consumer.poll(timeout))
+        with self._turn:
+            batch = self._loop.do(self._consumer.offer(timeout))
+            # Here, where a signal is heard, and not in the loop's thread: before this line the caller does not have it.
+            self._consumer.accept()
+            return batch
 
     def until_live(self) -> Iterator[pa.RecordBatch]:
         """The batches up to the moment at which all that was there at the start, or the cutoff, has been returned."""
@@ -103,6 +114,7 @@ class OrderedConsumer:
     def close(self) -> None:
         """Stop reading and close every connection. What was not committed is read again the next time."""
         if not self._loop.is_closed:
+            self._forgotten.detach()
             self._loop.do(self._consumer.close())
             self._loop.close()
 
@@ -113,6 +125,12 @@ class OrderedConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _forget(loop: LoopThread, consumer: AsyncOrderedConsumer) -> None:
+    """Close a consumer that nobody has any more, and that nobody has closed."""
+    loop.end_with(consumer.close())
+    warnings.warn("an OrderedConsumer was not closed", ResourceWarning, stacklevel=2)
 
 
 async def _later(act: Callable[[], T]) -> T:

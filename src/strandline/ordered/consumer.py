@@ -8,8 +8,11 @@ What is promised, for everything that is on the brokers when it starts (up to ea
 - every record comes exactly once; what the brokers delete or have damaged under the reader is named in `losses`.
 
 After that (`is_live`), rows are still merged by time, but none waits longer than `idle_after` for a silent partition.
+Partitions that are added to the topics are found within seconds then, and read from their first offset on.
 """
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from numbers import Real
@@ -20,8 +23,8 @@ import pyarrow as pa
 
 from strandline.clock import Clock, SystemClock
 from strandline.core.ordering import END_OF_TIME, Ordering
-from strandline.errors import OffsetOutOfRange, OptionError, check_type, did_you_mean
-from strandline.kafka.cluster import ISOLATIONS, PATIENCE, Cluster, refuse_unused
+from strandline.errors import BrokerUnreachable, Moved, OffsetOutOfRange, OptionError, check_type, did_you_mean
+from strandline.kafka.cluster import EARLIEST, ISOLATIONS, PATIENCE, Cluster, refuse_unused
 from strandline.kafka.offsets import GroupOffsets
 from strandline.kafka.partition import Partition
 from strandline.kafka.starts import LONGEST_AGO, is_a, milliseconds, refuse_twice
@@ -31,7 +34,11 @@ from strandline.ordered.starts import Range, Topic, resolve
 from strandline.units import nanos
 
 POLL_WITHIN = 1.0
+# How soon a partition that is added is found.
+LOOK_EVERY = 5.0
 LONGEST_POLL = timedelta(days=1).total_seconds()
+
+log = logging.getLogger(__name__)
 
 PARTITIONS = pa.schema(
     [
@@ -50,7 +57,10 @@ PARTITIONS = pa.schema(
 
 
 class AsyncOrderedConsumer:
-    """Use it as a context manager, or call `start` and `close`."""
+    """Use it as a context manager, or call `start` and `close`.
+
+    Several polls at a time take turns: each row comes once, to one of them.
+    """
 
     def __init__(
         self,
@@ -109,6 +119,7 @@ class AsyncOrderedConsumer:
         self._group = GroupOffsets(self._settings) if "group.id" in self._settings else None
         if self._group is None:
             refuse_unused(self._settings)
+        self._turn = asyncio.Lock()
         self._merge: Merge | None = None
         self._ranges: dict[Partition, Range]
 
@@ -136,15 +147,50 @@ class AsyncOrderedConsumer:
 
     async def poll(self, timeout: float = POLL_WITHIN) -> pa.RecordBatch:
         """The next rows in order as soon as there are any, at most `batch_rows`; none when the time is out."""
+        async with self._turn:
+            batch = await self._offer(timeout)
+            self.accept()
+            return batch
+
+    async def offer(self, timeout: float = POLL_WITHIN) -> pa.RecordBatch:
+        """What `poll` returns, for a thread that may be interrupted on its way to it.
+
+        The rows count as returned once `accept` is called; until then the same are offered again.
+        """
+        async with self._turn:
+            return await self._offer(timeout)
+
+    def accept(self) -> None:
+        """Count the rows that were offered as returned."""
+        self._running().accept()
+
+    async def _offer(self, timeout: float) -> pa.RecordBatch:
         if not is_a(timeout, Real) or not 0 <= timeout <= LONGEST_POLL:
             raise OptionError(f"poll takes 0 to {LONGEST_POLL:,.0f} seconds, not {timeout!r}")
         merge = self._running()
         if merge.is_drained and not merge.ordering.is_endless:
             merge.read_beyond_ends()
+            merge.reading.run("watch", self._watch(merge))
         if merge.ordering.is_endless:
             # What is too far ahead is judged by the start for what was there then, and by the clock from then on.
             merge.ordering.ceiling = milliseconds(self._now() + self._max_ahead)
-        return await merge.poll(self._batch_rows, timeout)
+        return await merge.offer(self._batch_rows, timeout)
+
+    async def _watch(self, merge: Merge) -> None:
+        """Take partitions that are added to the topics, each from its first offset on."""
+        while True:
+            try:
+                found = await self._cluster.partitions([topic.name for topic in self._topics])
+                added = [partition for partition in found if partition not in self._ranges]
+                firsts = await self._cluster.offsets(dict.fromkeys(added, EARLIEST), self._rules.isolation)
+            except (BrokerUnreachable, Moved) as error:
+                log.debug("%s", error)  # whoever reads from there has told it
+            else:
+                for partition, first in firsts.items():
+                    log.info("%s was added; it is read from offset %d on", partition, first.offset)
+                    self._ranges[partition] = Range(first.offset, first.offset, first.offset)
+                    merge.add(partition, first.offset)
+            await asyncio.sleep(LOOK_EVERY)
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.wall() / 1e9, UTC)

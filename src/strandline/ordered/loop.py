@@ -4,9 +4,12 @@ import asyncio
 import atexit
 from collections.abc import Coroutine
 from threading import Thread
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from strandline.errors import OptionError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 
@@ -19,20 +22,23 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self._name = name
         self._loop = asyncio.new_event_loop()
-        self._thread = Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._ending: Future[None] | None = None
+        self._thread = Thread(target=_run, args=[self._loop], name=name, daemon=True)
         self._thread.start()
         atexit.register(self._cancel)
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for a coroutine. It is cancelled when the wait is broken off."""
-        if self._loop.is_closed():
+        if self._loop.is_closed() or self._ending is not None:
             work.close()
             raise OptionError(f"the {self._name} is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future: Future[T] | None = None
         try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
             return future.result()
         except BaseException:
-            future.cancel()
+            if future is not None:
+                future.cancel()
             raise
 
     def close(self) -> None:
@@ -43,17 +49,34 @@ class LoopThread:
             self.do(self._loop.shutdown_default_executor())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-            self._loop.close()
             atexit.unregister(self._cancel)
+
+    def end_with(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do a last thing and close, without waiting for it: it may be the loop's own thread that calls."""
+        self._ending = asyncio.run_coroutine_threadsafe(self._end_with(work), self._loop)
+
+    async def _end_with(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+            await _cancel_tasks()
+            await self._loop.shutdown_default_executor()
+        finally:
+            atexit.unregister(self._cancel)
+            self._loop.stop()
 
     def _cancel(self) -> None:
         """Where nobody has closed it, end what runs before Python ends: it would be complained about, task by task."""
-        if self._thread.is_alive():  # which it is not in a forked process
+        if self._thread.is_alive() and self._ending is None:  # it is not alive in a forked process
             self.do(_cancel_tasks())
 
     @property
     def is_closed(self) -> bool:
         return self._loop.is_closed()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
 
 
 async def _cancel_tasks() -> None:

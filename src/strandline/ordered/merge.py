@@ -77,8 +77,14 @@ class Merge:
 
     async def poll(self, most: int, within: float) -> pa.RecordBatch:
         """The next rows in order as soon as there are any; none when the seconds are over or all has been returned."""
+        batch = await self.offer(most, within)
+        self.accept()
+        return batch
+
+    async def offer(self, most: int, within: float) -> pa.RecordBatch:
+        """What `poll` returns; the same rows again, whether or not this was waited for, until `accept` is called."""
         if self._leaving is not None:
-            return await self._hand_out(self._leaving)
+            return await asyncio.shield(self._leaving)
         deadline = self._clock.monotonic() + int(within * 1e9)
         was_live = self.ordering.is_live
         while True:
@@ -94,7 +100,7 @@ class Merge:
                 sources = self._take(order)
                 self.reading.taken()
                 self._leaving = asyncio.create_task(asyncio.to_thread(self._gather.batch, order, sources))
-                return await self._hand_out(self._leaving)
+                return await asyncio.shield(self._leaving)
             if now >= deadline or self.ordering.is_drained:
                 return self._gather.nothing
             due = self.ordering.patience_ends()
@@ -105,12 +111,10 @@ class Merge:
             except TimeoutError:
                 continue
 
-    async def _hand_out(self, leaving: asyncio.Task[pa.RecordBatch]) -> pa.RecordBatch:
-        """Wait for rows that leave. A caller that gives up waiting gets them the next time."""
-        batch = await asyncio.shield(leaving)
-        self._leaving = None
+    def accept(self) -> None:
+        """Count the rows that were offered as returned: whoever asked for them has them."""
         self._returned.update(self._taken)
-        return batch
+        self._leaving = None
 
     def _take(self, order: NDArray[np.int32]) -> list[list[Columns]]:
         """The rows that leave, by partition."""
@@ -127,6 +131,13 @@ class Merge:
         """Go on behind the ends."""
         self.ordering.go_live()
         self.reading.read_beyond_ends()
+
+    def add(self, partition: Partition, start: int) -> None:
+        """Take one more partition, behind the ends."""
+        self.ordering.add(partition, start)
+        self.reading.add(partition)
+        self._returned[partition] = start
+        self._gather = Gather(self.ordering.keys)
 
     def positions(self) -> dict[Partition, int]:
         """By partition, the offset behind all that `poll` has returned."""

@@ -134,7 +134,7 @@ class Reading:
 
     def start(self) -> None:
         """Begin to read."""
-        self._run("unpack", self._unpack())
+        self.run("unpack", self._unpack())
         self._read_from_all()
 
     async def stop(self) -> None:
@@ -150,6 +150,14 @@ class Reading:
         self._ends = None
         self._notify()
 
+    def add(self, partition: Partition) -> None:
+        """Read one more partition, which the ordering has and whose leader is known."""
+        self.chunks[partition] = deque()
+        self._next[partition] = self._ordering.position(partition)
+        self._busy[partition] = 0
+        self._read_from_all()
+        self._notify()
+
     def wants(self, partition: Partition) -> bool:
         """Whether a partition is read on at the moment, or held back because others are behind."""
         return partition in self._ordering.to_read(self._on_the_way) or partition in self._ordering.awaited()
@@ -158,7 +166,8 @@ class Reading:
         """Tell that rows were taken, so that there is room again."""
         self._notify()
 
-    def _run(self, name: object, work: Coroutine[Any, Any, None]) -> None:
+    def run(self, name: object, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task for as long as it is read; where it fails, the reading has failed."""
         task = self._tasks[name] = asyncio.create_task(work)
         task.add_done_callback(self._ended)
 
@@ -176,7 +185,7 @@ class Reading:
         self._foresight.leaders = len(nodes)
         for node in nodes:
             if node not in self._tasks:
-                self._run(node, self._read_from(node))
+                self.run(node, self._read_from(node))
 
     async def _read_from(self, node: int) -> None:
         while True:

@@ -19,6 +19,7 @@ HEADER = "header."
 FIELDS = ("key", "value", f"{HEADER}NAME", "partition")
 CONDITION = re.compile(r"(?P<field>[^=~]*)(?P<operator>[=~])(?P<operand>.*)", re.DOTALL)
 HIGHEST_PARTITION = 2**31 - 1
+NUMBER = re.compile(r"[0-9]{1,10}")
 
 
 class Condition(Protocol):
@@ -130,9 +131,12 @@ def _parse(text: str) -> Condition:
     parts = CONDITION.fullmatch(text)
     if parts is None:
         raise OptionError(f"'{text}' is no condition; write one such as key=ab, value~^ab or header.NAME=ab")
+    if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
+        # What Python makes of bytes on the command line that are not UTF-8.
+        raise OptionError(f"{text!a} is no condition: it is not UTF-8; value~REGEX finds what is around such bytes")
     field, operator, operand = parts.groups()
     if field == "partition":
-        if operator == "~" or not operand.isdecimal() or int(operand) > HIGHEST_PARTITION:
+        if operator == "~" or not NUMBER.fullmatch(operand) or int(operand) > HIGHEST_PARTITION:
             raise OptionError(f"'{text}': a partition is a number, such as partition=3")
         return OfPartition(int(operand))
     if field.startswith(HEADER) and field != HEADER:

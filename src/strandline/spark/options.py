@@ -1,5 +1,6 @@
 """Options of a source or a sink, each read in one way: an unknown or a wrong one is refused."""
 
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 
@@ -7,6 +8,7 @@ from strandline.errors import OptionError, did_you_mean
 from strandline.kafka.words import LONGEST_SPAN, UNITS
 
 KAFKA = "kafka."
+NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 def known(options: Mapping[str, str], valid: Mapping[str, str]) -> dict[str, str]:
@@ -22,7 +24,7 @@ def count(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name.lower())
     if text is None:
         return None
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**62:
+    if not NUMBER.fullmatch(text) or not int(text):
         raise OptionError(f"option '{name}' is '{text}'; it takes a whole number above 0")
     return int(text)
 
@@ -34,7 +36,7 @@ def span(options: Mapping[str, str], name: str) -> timedelta | None:
         return None
     number = text.rstrip("".join(UNITS))
     unit = UNITS.get(text[len(number) :])
-    if unit is None or not number.isdigit() or int(number) > LONGEST_SPAN // unit:
+    if unit is None or not NUMBER.fullmatch(number) or int(number) > LONGEST_SPAN // unit:
         raise OptionError(f"option '{name}' is '{text}'; it takes a time such as 500ms, 10s, 15m or 2h")
     return int(number) * unit
 

@@ -19,6 +19,8 @@ EPOCHS = ("maxRowsPerEpoch", "maxBytesPerEpoch", "maxSpanPerEpoch")
 # By their lower-case form, which is how Spark hands them on.
 OPTIONS = {name.lower(): name for name in ("topics", *RANGE, "slices", *EPOCHS)}
 DEFAULT_BUFFER = 256 << 20
+# Each is a task of Spark, and a place that is looked for in the log.
+MOST_SLICES = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +59,13 @@ class SourceOptions(RangeOptions):
         if not topics:
             raise OptionError("option 'topics' is missing: names of topics, commas between")
         refuse_twice(topics)
+        slices = count(options, "slices")
+        if slices is not None and slices > MOST_SLICES:
+            raise OptionError(f"option 'slices' is '{slices}'; it takes at most {MOST_SLICES:,}")
         return cls(
             settings=settings,
             topics=topics,
-            slices=count(options, "slices"),
+            slices=slices,
             limits=Limits(
                 rows=count(options, "maxRowsPerEpoch"),
                 bytes=count(options, "maxBytesPerEpoch"),

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from strandline.clock import SystemClock
 from strandline.core.ordering import effective_times
@@ -15,6 +16,8 @@ from strandline.spark.ordered_options import RangeOptions, SourceOptions
 
 BATCH_ROWS = 100_000
 POLL_WITHIN = 1.0
+# The last that 63 bits of microseconds hold, in the year 294247.
+LAST_MILLISECOND = (2**63 - 1) // 1000
 
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 ARROW = pa.schema(
@@ -72,18 +75,27 @@ async def _batches(
 
 
 def for_spark(batch: pa.RecordBatch, late: pa.Array) -> pa.RecordBatch:
-    """The same rows in Spark's types: plain strings, microseconds."""
+    """The same rows in Spark's types: plain strings, microseconds, and null for times that those cannot hold."""
     columns = [
         batch.column("key"),
         batch.column("value"),
         batch.column("topic").dictionary_decode(),
         batch.column("partition"),
         batch.column("offset"),
-        batch.column("timestamp").cast(ARROW.field("timestamp").type),
+        _microseconds(batch.column("timestamp")),
         batch.column("headers").cast(ARROW.field("headers").type),
         late,
     ]
     return pa.RecordBatch.from_arrays(columns, schema=ARROW)
+
+
+def _microseconds(stamps: pa.TimestampArray) -> pa.TimestampArray:
+    wanted = ARROW.field("timestamp").type
+    try:
+        return stamps.cast(wanted)
+    except pa.ArrowInvalid:  # which is rare, and so not looked for in every batch
+        is_held = pc.less_equal(stamps.cast(pa.int64()), LAST_MILLISECOND)
+        return pc.if_else(is_held, stamps, pa.scalar(None, stamps.type)).cast(wanted)
 
 
 class _Late:
