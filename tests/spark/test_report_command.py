@@ -125,6 +125,7 @@ def test_a_report_that_is_stopped_says_so_and_leaves_the_one_before(results: Pat
     assert not list(temporary.glob("strandline-spark-*"))
 
 
+@pytest.mark.soak
 def test_a_stop_amid_an_epoch_is_told_in_our_own_lines_alone(kafka: KafkaCluster, tmp_path: Path) -> None:
     same = answer(200, {"price": 2})
     records = [(0, START_US // 1000, result(same, same, number=number)) for number in range(500)]

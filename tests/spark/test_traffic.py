@@ -128,7 +128,7 @@ def test_a_range_that_begins_within_a_connection_has_the_transactions_that_begin
     ("options", "problem"),
     [
         ({"topics": "t"}, "option 'topics' is unknown; did you mean 'topic'?"),
-        ({"maxRowsPerEpoch": "1"}, "option 'maxrowsperepoch' is unknown"),
+        ({"maxRowsPerEpoch": "1"}, "option 'maxRowsPerEpoch' is unknown"),
         ({"bodyBytes": "-1"}, "option 'bodyBytes' is '-1'"),
         ({"onUnreadable": "bury"}, "option 'onUnreadable' is 'bury'"),
     ],
@@ -204,5 +204,5 @@ def test_a_stream_refuses_what_it_does_not_know(spark: SparkSession, kafka: Kafk
     settings = {"bootstrap.servers": kafka.address}
     with pytest.raises(OptionError, match="option 'end' is for a batch"):
         http_traffic(spark, kafka=settings, topic="t", end="now", streaming=True)
-    with pytest.raises(OptionError, match="option 'statebites' is unknown; did you mean 'stateBytes'"):
+    with pytest.raises(OptionError, match="option 'stateBites' is unknown; did you mean 'stateBytes'"):
         http_traffic(spark, kafka=settings, topic="t", stateBites=5, streaming=True)

@@ -16,7 +16,7 @@ STAGES = [
     pytest.param("kafka: formatting", marks=pytest.mark.soak),
     pytest.param("postgres: starting", marks=pytest.mark.soak),
     "kafka: starting",
-    "ready",
+    pytest.param("ready", marks=pytest.mark.soak),
 ]
 
 

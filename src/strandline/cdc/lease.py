@@ -76,7 +76,7 @@ def create_lease_table(session: Session) -> None:
             session.query(statement)
         except PostgresRefused as error:
             # Somebody else makes it at the same moment.
-            if error.code not in {"23505", "42P06", "42P07"}:
+            if error.code not in {"23505", "42P06", "42P07", "42710"}:
                 raise CannotReplicate(
                     f"the table strandline.lease cannot be created: {error.problem}",
                     "have it created by a role that may: GRANT CREATE ON DATABASE, or run `strandline cdc` once as one",

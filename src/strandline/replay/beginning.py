@@ -11,7 +11,7 @@ from threading import Event
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka import KafkaError as Code
 
-from strandline.errors import BrokerRefused
+from strandline.errors import GroupInUse
 from strandline.kafka.librdkafka import AWAY, client, translated
 from strandline.kafka.listing import Listing
 from strandline.kafka.offsets import GroupOffsets
@@ -67,9 +67,7 @@ async def send_group_to(settings: Mapping[str, object], begin: Mapping[Partition
     offsets = GroupOffsets(settings)
     try:
         await offsets.commit(begin)
-    except BrokerRefused as error:
-        if error.code != "UNKNOWN_MEMBER_ID":
-            raise
+    except GroupInUse:
         log.warning("the group '%s' is at work: going on where it is, not where --from says", offsets.name)
     finally:
         await offsets.close()
