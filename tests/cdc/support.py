@@ -3,6 +3,7 @@
 import itertools
 import os
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -82,10 +83,12 @@ class Place:
     ) -> None:
         with psycopg.connect(self.server.url, autocommit=True) as connection:
             mine = f"from pg_replication_slots where database = '{self.name}' or slot_name = '{self.slot}'"
-            connection.execute(f"select pg_terminate_backend(active_pid) {mine} and active".encode())
 
             def are_gone() -> bool:
-                connection.execute(f"select pg_drop_replication_slot(slot_name) {mine} and not active".encode())
+                # A reader whose instance was just killed may come back once.
+                connection.execute(f"select pg_terminate_backend(active_pid) {mine} and active".encode())
+                with suppress(psycopg.errors.ObjectInUse):
+                    connection.execute(f"select pg_drop_replication_slot(slot_name) {mine} and not active".encode())
                 return not connection.execute(f"select {mine}".encode()).fetchall()
 
             wait_for(are_gone, "the slots are dropped")
