@@ -24,6 +24,7 @@ from strandline.replay.selection import HEADER_PROBLEM, LINE_PROBLEM, METHOD, NA
 from strandline.replay.target import Target
 from strandline.replay.timeline import parse_speed
 from strandline.spark.replay_sink import ANSWERED, COLUMNS, FAILED, RESULT, HttpReplay
+from strandline.spark.session import is_local
 
 HEAD_START_S = 5.0
 DOWN_FOR_S = 60.0
@@ -117,7 +118,7 @@ def _told_by(directory: Path) -> Iterator[None]:
 
 def _check_results(spark: SparkSession, results: str | Path | None) -> None:
     if results is None:
-        if not (spark.sparkContext.master or "").startswith("local"):
+        if not is_local(spark.sparkContext.master or ""):
             raise OptionError("results is missing: a directory that all executors see")
         return
     if not isinstance(results, str | Path):
