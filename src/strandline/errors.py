@@ -43,6 +43,7 @@
     ├── SpillFailed                    transactions in progress that can be kept neither in memory nor on disk
     ├── PublishingEnded                a query that ended for a reason that may pass
     ├── NotLeading                     a leadership, or an attempt under it, that may not publish any more
+    ├── GatewayRefused                 a gateway that will not serve what a client asks for
     ├── ScatteredCapture               a capture whose connections lie on several partitions
     ├── UnreadableRecord               a record that is no captured traffic, where none may be passed over
     └── StackError                     the embedded servers
@@ -375,6 +376,13 @@ class DeadLetterFailed(StrandlineError):
 
     def __init__(self, place: str, problem: str) -> None:
         super().__init__(f"dead letters to {place}: {problem}; mend it and start again. Nothing was acknowledged")
+
+
+class GatewayRefused(StrandlineError):
+    """A gateway that will not serve what a client asks for."""
+
+    def __init__(self, url: str, problem: str) -> None:
+        super().__init__(f"{url} refuses: {problem}")
 
 
 class ScatteredCapture(StrandlineError):

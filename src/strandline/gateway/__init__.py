@@ -1,1 +1,1 @@
-"""Kafka topics in the browser over WebSocket; a client that was away misses nothing unsaid."""
+"""Kafka in the browser: a client that was away misses nothing, or is told exactly what it missed."""

@@ -21,6 +21,12 @@ from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsets
 from kio.schema.list_offsets.v7.response import ListOffsetsResponse
 from kio.schema.metadata.v11.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.metadata.v11.response import MetadataResponse
+from kio.schema.offset_for_leader_epoch.v4.request import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochResponse
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
@@ -195,6 +201,37 @@ class Cluster:
                 if p.leader_id < 0:
                     raise Moved(partition, p.error_code.name)
                 self._leaders[partition] = int(p.leader_id), int(p.leader_epoch)
+
+    def topic_id(self, topic: str) -> str:
+        """What tells this topic from one of the same name before or after it."""
+        return str(self._ids[topic])
+
+    async def epoch_end(self, partition: Partition, epoch: int) -> int:
+        """Where the records end that leaders up to an epoch have written; -1 where nobody knows of it any more."""
+
+        async def ask() -> int:
+            try:
+                return await self._epoch_end_of(self.leader(partition), partition, epoch)
+            except (BrokerUnreachable, Moved):
+                await self.refresh()
+                raise
+
+        return await again(ask, self.patience)
+
+    async def _epoch_end_of(self, node: int, partition: Partition, epoch: int) -> int:
+        asked = OffsetForLeaderPartition(
+            partition=i32(partition.number),
+            current_leader_epoch=i32(self._leaders[partition][1]),
+            leader_epoch=i32(epoch),
+        )
+        topics = (OffsetForLeaderTopic(topic=TopicName(partition.topic), partitions=(asked,)),)
+        request = OffsetForLeaderEpochRequest(replica_id=BrokerId(-1), topics=topics)
+        connection = await self._connect(node, self._asking)
+        answer = await connection.ask(request, OffsetForLeaderEpochResponse, within=ANSWER_WITHIN)
+        (found,) = (found for topic in answer.topics for found in topic.partitions)
+        if found.error_code is not ErrorCode.none:
+            raise _trouble(found.error_code, partition)
+        return int(found.end_offset)
 
     async def offsets(self, wanted: Mapping[Partition, int], isolation: Isolation) -> dict[Partition, Found]:
         """The offset for a time in milliseconds, or for EARLIEST, LATEST or HIGHEST_TIME, of each partition.

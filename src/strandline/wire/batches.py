@@ -32,6 +32,8 @@ class Batch(NamedTuple):
     max_timestamp: int
     producer_id: int
     records: int
+    epoch: int
+    """The leader's, when it was written."""
     start: int
     end: int
 
@@ -81,7 +83,7 @@ def batches(
 
 def _batch(view: memoryview, at: int, end: int, check: bool) -> Batch:
     (
-        base_offset, _, _, magic, crc, attributes, last_offset_delta,
+        base_offset, _, epoch, magic, crc, attributes, last_offset_delta,
         base_timestamp, max_timestamp, producer_id, _, _, records,
     ) = HEADER.unpack_from(view, at)  # fmt: skip
     # What a broker itself goes by, also where the rest cannot be believed.
@@ -102,6 +104,7 @@ def _batch(view: memoryview, at: int, end: int, check: bool) -> Batch:
         max_timestamp,
         producer_id,
         records,
+        epoch,
         at + HEADER.size,
         end,
     )

@@ -115,3 +115,32 @@ def rows_within(scanned: Scanned, room: int, *, skip_corrupt: bool = False) -> T
         return Taken(found.copied(low, high), position, None, growth)
     left = int(found.timestamp[fitting]), int(ends[fitting + 1] - ends[fitting])
     return Taken(found.copied(low, fitting), int(found.offset[fitting]), left, growth)
+
+
+def holes(scanned: Scanned, found: Columns) -> list[tuple[int, int]]:
+    """Stretches, each from an offset up to another, that had records once: compaction has taken them away.
+
+    Markers and what was aborted are none. Where compaction has taken those away too, it cannot be told from records.
+    """
+    read = {batch.base_offset for batch in scanned.chosen}
+    there = [
+        (batch.base_offset, batch.last_offset + 1)
+        for batch in batches(scanned.data, check=False, corrupt=[])
+        if batch.base_offset not in read
+    ]
+    there += [(fault.offset, fault.next_offset) for fault in scanned.corrupt]
+    if len(found):
+        breaks = np.flatnonzero(np.diff(found.offset) != 1)
+        lows, highs = found.offset[np.append(0, breaks + 1)], found.offset[np.append(breaks, len(found) - 1)]
+        there += zip(lows.tolist(), (highs + 1).tolist(), strict=True)
+    missing = []
+    at = scanned.first
+    for low, high in sorted(there):
+        if low >= scanned.position:
+            break
+        if low > at:
+            missing.append((at, low))
+        at = max(at, high)
+    if at < scanned.position:
+        missing.append((at, scanned.position))
+    return missing

@@ -192,3 +192,15 @@ def _parse(  # noqa: PLR0911, PLR0917  (a kernel: it takes plain numbers, and le
         if at != stop:
             return row
     return -1 if at == end else table.shape[1] - 1
+
+
+def headers_at(arena: Bytes, at: int, count: int) -> tuple[tuple[str, bytes | None], ...]:
+    """The headers of one record. They were checked when the record was."""
+    found = []
+    for _ in range(count):
+        length, at = _varint(arena, at, len(arena))
+        key = bytes(arena[at : at + length]).decode(errors="replace")
+        length, at = _varint(arena, at + length, len(arena))
+        found.append((key, None if length == NULL else bytes(arena[at : at + length])))
+        at += max(length, 0)
+    return tuple(found)

@@ -1,0 +1,92 @@
+"""A gateway in the test's own loop, a plain WebSocket client that says and hears exactly what a test wants, and records."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvloop
+from confluent_kafka import Producer
+from websockets.asyncio.client import ClientConnection, connect
+
+from strandline.gateway.config import GatewayConfig, settings_of
+from strandline.gateway.server import Gateway
+from tests.support import TIMEOUT
+
+Heard = dict[str, Any]
+ANYONE = {"auth": {"anonymous": True}}
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Run a test on the loop that the gateway runs on."""
+
+    async def within() -> None:
+        async with asyncio.timeout(TIMEOUT * 4):
+            await test()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(within())
+
+
+@asynccontextmanager
+async def serving(kafka: str, topics: Iterable[str], **config: Any) -> AsyncIterator[Gateway]:
+    """A gateway on a free port."""
+    sections = {topic: {} for topic in topics}
+    checked = msgspec.convert({**ANYONE, "topics": sections, **config}, GatewayConfig)
+    async with Gateway(settings_of(checked, {"bootstrap.servers": kafka}, ("127.0.0.1", 0), Path())) as gateway:
+        yield gateway
+
+
+def write(kafka: str, topic: str, records: Iterable[tuple[int, str, object]]) -> None:
+    """Write records, each given as partition, key and what its value says as JSON."""
+    producer = Producer({"bootstrap.servers": kafka, "linger.ms": 1})
+    for partition, key, value in records:
+        producer.produce(topic, json.dumps(value), key=key, partition=partition)
+        producer.poll(0)
+    assert producer.flush(TIMEOUT) == 0
+
+
+class Plain:
+    """A client that keeps nothing."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self.connection = connection
+
+    async def say(self, kind: str, **data: Any) -> None:
+        await self.connection.send(json.dumps({"type": kind, "data": data}))
+
+    async def hear(self) -> Heard:
+        async with asyncio.timeout(TIMEOUT):
+            heard: Heard = json.loads(await self.connection.recv())
+        return heard
+
+    async def until(self, *kinds: str) -> list[Heard]:
+        """All that comes up to the first of some kind."""
+        heard = [await self.hear()]
+        while heard[-1]["type"] not in kinds:
+            heard.append(await self.hear())
+        return heard
+
+    async def records(self, count: int) -> list[Heard]:
+        """So many records; what else comes is passed over."""
+        found: list[Heard] = []
+        while len(found) < count:
+            heard = await self.hear()
+            if "offset" in heard:
+                found.append(heard)
+        return found
+
+
+@asynccontextmanager
+async def plain(gateway: Gateway, query: str = "") -> AsyncIterator[Plain]:
+    async with connect(gateway.address + query, compression=None, max_size=None) as connection:
+        yield Plain(connection)
+
+
+async def reached(gateway: Gateway, count: int) -> None:
+    """Wait until so many records have come to the gateway."""
+    while sum(feed.end for feed in gateway.hub.feeds.values()) < count:
+        await asyncio.sleep(0.01)

@@ -1,0 +1,247 @@
+"""The gateway on a real broker: what is live, what is replayed, and that nothing is lost or repeated where they meet."""
+
+import asyncio
+from uuid import uuid4
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from strandline.gateway.client import GatewayClient, Message, Missed
+from strandline.stack import KafkaCluster
+from tests.gateway.support import plain, reached, run, serving, write
+from tests.ordered.support import create_topic
+from tests.support import TIMEOUT
+
+
+def test_a_subscriber_gets_what_is_written_on_its_channels_in_order_with_its_own_numbers(kafka: KafkaCluster) -> None:
+    topic = f"gateway-{uuid4().hex[:8]}"
+    create_topic(kafka.address, topic, 2)
+
+    async def test() -> None:
+        async with serving(kafka.address, [topic]) as gateway, plain(gateway) as one, plain(gateway) as two:
+            await one.say("subscribe", channels=["BTC.trade", "ETH.*"])
+            await two.say("subscribe", channels=["*"])
+            await one.until("subscribed")
+            await two.until("subscribed")
+            written = [(n % 2, ("BTC.trade", "ETH.quote", "XRP.trade")[n % 3], {"n": n}) for n in range(60)]
+            await asyncio.to_thread(write, kafka.address, topic, written)
+            heard, all_heard = await one.records(40), await two.records(60)
+            assert [message["seq"] for message in heard] == list(range(1, 41))
+            assert {message["channel"] for message in heard} == {"BTC.trade", "ETH.quote"}
+            for partition in range(2):
+                of_it = [message["data"]["n"] for message in all_heard if message["partition"] == partition]
+                assert of_it == [n for p, _, n in ((p, k, v["n"]) for p, k, v in written) if p == partition]
+
+    run(test)
+
+
+def test_a_client_that_was_away_gets_all_it_missed_and_then_what_is_live(kafka: KafkaCluster) -> None:
+    topic = f"gateway-{uuid4().hex[:8]}"
+    create_topic(kafka.address, topic, 2)
+
+    async def test() -> None:
+        async with serving(kafka.address, [topic]) as gateway:
+            async with plain(gateway) as client:
+                await client.say("subscribe", channels=["a"])
+                positions = (await client.until("subscribed"))[-1]["positions"]
+            await asyncio.to_thread(write, kafka.address, topic, [(n % 2, "a", n) for n in range(50)])
+            await reached(gateway, 50)
+            async with plain(gateway) as client:
+                await client.say("resume", channels=["a"], positions=positions)
+                heard = await client.until("resume_ack")
+                assert heard[-1]["status"] == "completed"
+                assert sorted(message["data"] for message in heard[:-1]) == list(range(50))
+                assert {message["type"] for message in heard[:-1]} == {"replay:message"}
+                await asyncio.to_thread(write, kafka.address, topic, [(0, "a", 50)])
+                (live,) = await client.records(1)
+                assert (live["data"], live["type"], live["seq"]) == (50, "message", 51)
+
+    run(test)
+
+
+def test_nothing_is_lost_or_repeated_where_a_replay_meets_what_is_live(kafka: KafkaCluster) -> None:
+    topic = f"gateway-{uuid4().hex[:8]}"
+    create_topic(kafka.address, topic, 2)
+    count = 4000
+
+    async def test() -> None:
+        # So little is kept that most of it is read from Kafka.
+        async with serving(kafka.address, [topic], recent_bytes=20_000, limits={"cold_every_s": 0.001}) as gateway:
+            clients = [GatewayClient(gateway.address, ["a"]) for _ in range(5)]
+            heard: list[list[int]] = [[] for _ in clients]
+
+            async def listen(place: int) -> None:
+                cut_every = 150 + 70 * place
+                async with clients[place] as client:
+                    async for item in client:
+                        assert isinstance(item, Message)
+                        heard[place].append(item.data)
+                        if len(heard[place]) == count:
+                            return
+                        if len(heard[place]) % cut_every == 0 and client._connection is not None:
+                            client._connection.transport.abort()
+
+            listeners = [asyncio.create_task(listen(place)) for place in range(5)]
+            while sum(len(session.wanted) for session in gateway.hub.sessions) < 5:
+                await asyncio.sleep(0.01)
+            for low in range(0, count, 100):
+                written = [(n % 2, "a", n) for n in range(low, low + 100)]
+                await asyncio.to_thread(write, kafka.address, topic, written)
+            await asyncio.gather(*listeners)
+            for place, numbers in enumerate(heard):
+                assert sorted(numbers) == list(range(count)), place
+                for partition in range(2):
+                    of_it = [n for n in numbers if n % 2 == partition]
+                    assert of_it == sorted(of_it)
+                assert clients[place].connects > 5
+
+    run(test)
+
+
+def test_what_retention_has_deleted_is_told_exactly(kafka: KafkaCluster) -> None:
+    topic = f"gateway-{uuid4().hex[:8]}"
+    create_topic(kafka.address, topic)
+    write(kafka.address, topic, [(0, "a", n) for n in range(30)])
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    for future in admin.delete_records([TopicPartition(topic, 0, 20)]).values():
+        future.result(TIMEOUT)
+
+    async def test() -> None:
+        async with serving(kafka.address, [topic]) as gateway, plain(gateway) as client:
+            await client.say("resume", channels=["a"], positions={topic: {"0": 5}})
+            heard = await client.until("resume_ack")
+            gap = {"type": "gap", "topic": topic, "partition": 0, "from": 5, "to": 19, "reason": "deleted"}
+            assert heard[0] == gap
+            assert [message["data"] for message in heard[1:-1]] == list(range(20, 30))
+
+    run(test)
+
+
+def test_the_client_of_old_reconnects_before_it_subscribes(kafka: KafkaCluster) -> None:
+    topic = f"gateway-{uuid4().hex[:8]}"
+    create_topic(kafka.address, topic)
+    write(kafka.address, topic, [(0, "a", n) for n in range(150)])
+
+    async def test() -> None:
+        async with serving(kafka.address, [topic]) as gateway, plain(gateway) as client:
+            await client.say("reconnect", client_id="client-12345", last_offset={topic: 9})
+            assert (await client.until("reconnect_ack"))[-1]["messages_replayed"] == 0
+            await client.say("subscribe", channels=["a"])
+            heard = await client.until("reconnect_ack")
+            ack = heard[-1]
+            assert (ack["status"], ack["messages_replayed"]) == ("partial", 100)
+            assert ack["missing"] == [{"topic": topic, "partition": 0, "from": 110, "to": 149}]
+            assert [message["data"] for message in heard if "offset" in message] == list(range(10, 110))
+            await asyncio.to_thread(write, kafka.address, topic, [(0, "a", 150)])
+            (live,) = await client.records(1)
+            assert live["data"] == 150
+            await client.say("resume", channels=["a"], token=ack["next"])
+            rest = await client.until("resume_ack")
+            assert [message["data"] for message in rest if "offset" in message] == list(range(110, 150))
+            await asyncio.to_thread(write, kafka.address, topic, [(0, "a", 151)])
+            assert (await client.records(1))[0]["data"] == 151
+
+    run(test)
+
+
+def test_a_topic_made_anew_is_told_and_read_from_its_beginning(kafka: KafkaCluster) -> None:
+    topic = f"gateway-{uuid4().hex[:8]}"
+    create_topic(kafka.address, topic)
+    write(kafka.address, topic, [(0, "a", n) for n in range(3)])
+
+    async def test() -> None:
+        async with serving(kafka.address, [topic], token_every_s=0.05) as gateway, plain(gateway) as client:
+            await client.say("subscribe", channels=["a"])
+            token = (await client.until("token"))[-1]["token"]
+            admin = AdminClient({"bootstrap.servers": kafka.address})
+            admin.delete_topics([topic])[topic].result(TIMEOUT)
+            await asyncio.to_thread(_create_when_gone, kafka.address, topic)
+            gap = (await client.until("gap"))[-1]
+            assert (gap["reason"], gap["from"], gap["to"]) == ("recreated", 3, None)
+            await asyncio.to_thread(write, kafka.address, topic, [(0, "a", "new")])
+            assert (await client.records(1))[0]["offset"] == 0
+            async with plain(gateway) as late:
+                await late.say("resume", channels=["a"], token=token)
+                heard = [message for message in await late.until("resume_ack") if message["type"] != "token"]
+                assert heard[0]["reason"] == "recreated"
+                assert heard[1]["data"] == "new"
+
+    run(test)
+
+
+def _create_when_gone(address: str, topic: str) -> None:
+    for _ in range(100):
+        try:
+            create_topic(address, topic)
+        except Exception as error:  # noqa: BLE001  (whatever the admin client says while it is being deleted)
+            if "EXISTS" not in str(error) and "marked" not in str(error):
+                raise
+        else:
+            return
+
+
+def test_what_is_not_understood_has_a_code_and_harms_nobody(kafka: KafkaCluster) -> None:
+    topic = f"gateway-{uuid4().hex[:8]}"
+    create_topic(kafka.address, topic, 2)
+    wrong = {
+        "{": "bad_json",
+        '{"type":"fly"}': "unknown_type",
+        '{"type":"subscribe","data":{"channels":"a"}}': "bad_message",
+        '{"type":"subscribe","data":{"channels":["a"]}}': None,
+        '{"type":"resume","data":{"positions":{"%s":{"0":-5}}}}' % topic: "bad_message",
+        '{"type":"resume","data":{"positions":{"%s":{"0":99999999999999999999}}}}' % topic: "bad_message",
+        '{"type":"resume","data":{"positions":{"%s":{"9":1}}}}' % topic: "unknown_partition",
+        '{"type":"resume","data":{"positions":{"other":{"0":1}}}}': "unknown_topic",
+        '{"type":"resume","data":{"token":"abc"}}': "token_malformed",
+        '{"type":"resume","data":{"token":"YWJj.YWJj"}}': "token_malformed",
+        '{"type":"reconnect","data":{"last_offset":{"%s":3}}}' % topic: "needs_partitions",
+    }
+
+    async def test() -> None:
+        async with serving(kafka.address, [topic]) as gateway, plain(gateway) as client:
+            for text, code in wrong.items():
+                await client.connection.send(text)
+                heard = await client.hear()
+                assert heard.get("code") == code, (text, heard)
+            await asyncio.to_thread(write, kafka.address, topic, [(0, "a", 1)])
+            assert (await client.records(1))[0]["data"] == 1
+
+    run(test)
+
+
+def test_a_place_beyond_the_end_is_told(kafka: KafkaCluster) -> None:
+    topic = f"gateway-{uuid4().hex[:8]}"
+    create_topic(kafka.address, topic)
+    write(kafka.address, topic, [(0, "a", 0)])
+
+    async def test() -> None:
+        async with serving(kafka.address, [topic]) as gateway, plain(gateway) as client:
+            await client.say("resume", channels=["a"], positions={topic: {"0": 7}})
+            heard = await client.until("resume_ack")
+            assert (heard[0]["reason"], heard[0]["from"], heard[0]["to"]) == ("beyond_end", 1, 6)
+
+    run(test)
+
+
+def test_the_client_tells_its_user_what_was_missed(kafka: KafkaCluster) -> None:
+    topic = f"gateway-{uuid4().hex[:8]}"
+    create_topic(kafka.address, topic)
+    write(kafka.address, topic, [(0, "a", n) for n in range(10)])
+
+    async def test() -> None:
+        async with serving(kafka.address, [topic]) as gateway:
+            client = GatewayClient(gateway.address, ["a"])
+            async with client:
+                client._place.positions = {topic: {0: 2}}
+                admin = AdminClient({"bootstrap.servers": kafka.address})
+                for future in admin.delete_records([TopicPartition(topic, 0, 6)]).values():
+                    future.result(TIMEOUT)
+                found = []
+                async for item in client:
+                    found.append(item)
+                    if len(found) == 5:
+                        break
+            assert found[0] == Missed(topic, 0, 2, 5, "deleted")
+            assert [item.data for item in found[1:] if isinstance(item, Message)] == [6, 7, 8, 9]
+
+    run(test)
