@@ -9,7 +9,7 @@ import msgspec
 import yaml
 from yaml.constructor import SafeConstructor
 
-from strandline.errors import ConfigError, did_you_mean
+from strandline.errors import ConfigError, OptionError, did_you_mean
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 50
@@ -58,6 +58,15 @@ def only_key(section: Section) -> str:
     if len(given) != 1:
         raise ValueError(f"expected one of {', '.join(section.__struct_fields__)}, got {' and '.join(given) or 'none'}")
     return given[0]
+
+
+def parse_address(text: str, option: str) -> tuple[str, int]:
+    """HOST:PORT, an IPv6 address in brackets."""
+    host, _, port = text.rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise OptionError(f"{option} takes HOST:PORT, not '{text}'")
+    return host, int(port)
 
 
 def load(path: Path, type_: type[T]) -> T:

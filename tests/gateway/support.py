@@ -1,4 +1,4 @@
-"""A gateway in the test's own loop, a plain WebSocket client that says and hears exactly what a test wants, and records."""
+"""A gateway in the test's own loop, and a plain client that says and hears exactly what a test wants."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 @asynccontextmanager
 async def serving(kafka: str, topics: Iterable[str], **config: Any) -> AsyncIterator[Gateway]:
     """A gateway on a free port."""
-    sections = {topic: {} for topic in topics}
+    sections: dict[str, dict[str, str]] = {topic: {} for topic in topics}
     checked = msgspec.convert({**ANYONE, "topics": sections, **config}, GatewayConfig)
     async with Gateway(settings_of(checked, {"bootstrap.servers": kafka}, ("127.0.0.1", 0), Path())) as gateway:
         yield gateway

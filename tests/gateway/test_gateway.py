@@ -1,4 +1,4 @@
-"""The gateway on a real broker: what is live, what is replayed, and that nothing is lost or repeated where they meet."""
+"""The gateway on a real broker: what is live, what is replayed, and nothing lost or repeated where they meet."""
 
 import asyncio
 from uuid import uuid4
@@ -173,7 +173,7 @@ def _create_when_gone(address: str, topic: str) -> None:
     for _ in range(100):
         try:
             create_topic(address, topic)
-        except Exception as error:  # noqa: BLE001  (whatever the admin client says while it is being deleted)
+        except Exception as error:
             if "EXISTS" not in str(error) and "marked" not in str(error):
                 raise
         else:
@@ -188,13 +188,13 @@ def test_what_is_not_understood_has_a_code_and_harms_nobody(kafka: KafkaCluster)
         '{"type":"fly"}': "unknown_type",
         '{"type":"subscribe","data":{"channels":"a"}}': "bad_message",
         '{"type":"subscribe","data":{"channels":["a"]}}': None,
-        '{"type":"resume","data":{"positions":{"%s":{"0":-5}}}}' % topic: "bad_message",
-        '{"type":"resume","data":{"positions":{"%s":{"0":99999999999999999999}}}}' % topic: "bad_message",
-        '{"type":"resume","data":{"positions":{"%s":{"9":1}}}}' % topic: "unknown_partition",
+        f'{{"type":"resume","data":{{"positions":{{"{topic}":{{"0":-5}}}}}}}}': "bad_message",
+        f'{{"type":"resume","data":{{"positions":{{"{topic}":{{"0":99999999999999999999}}}}}}}}': "bad_message",
+        f'{{"type":"resume","data":{{"positions":{{"{topic}":{{"9":1}}}}}}}}': "unknown_partition",
         '{"type":"resume","data":{"positions":{"other":{"0":1}}}}': "unknown_topic",
         '{"type":"resume","data":{"token":"abc"}}': "token_malformed",
         '{"type":"resume","data":{"token":"YWJj.YWJj"}}': "token_malformed",
-        '{"type":"reconnect","data":{"last_offset":{"%s":3}}}' % topic: "needs_partitions",
+        f'{{"type":"reconnect","data":{{"last_offset":{{"{topic}":3}}}}}}': "needs_partitions",
     }
 
     async def test() -> None:

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from strandline.capture.recorder import Reliable
 from strandline.capture.redaction import FRAMING, Action, Redaction
-from strandline.config import Secret, Section
+from strandline.config import Secret, Section, parse_address
 from strandline.errors import OptionError
 from strandline.kafka.starts import TOPIC_NAME
 from strandline.wire.traffic import TOPIC
@@ -130,15 +130,6 @@ def settings_of(config: CaptureConfig, kafka: Mapping[str, str]) -> Settings:
         upstream_tls=_upstream_tls(config.upstream_tls or UpstreamTls()) if secure else None,
         redaction=None if config.redaction is None else _redaction(config.redaction),
     )
-
-
-def parse_address(text: str, option: str) -> Address:
-    """HOST:PORT, an IPv6 address in brackets."""
-    host, _, port = text.rpartition(":")
-    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise OptionError(f"{option} takes HOST:PORT, not '{text}'")
-    return host, int(port)
 
 
 def parse_target(text: str) -> tuple[bool, Address]:

@@ -19,13 +19,13 @@ from strandline.capture.config import (
     Settings,
     UpstreamTls,
     files_of,
-    parse_address,
     settings_of,
 )
 from strandline.capture.metrics import Metrics
 from strandline.capture.proxy import Proxy
 from strandline.cli.settings import kafka_settings
 from strandline.cli.signals import on_stop_request, once
+from strandline.config import parse_address
 from strandline.errors import OptionError
 from strandline.observe import Observed
 

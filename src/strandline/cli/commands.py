@@ -97,6 +97,17 @@ app.command(
     """,
 )
 app.command(
+    "strandline.cli.gateway:app",
+    name="gateway",
+    help="""Serve Kafka topics to browsers over WebSocket; who was away misses nothing, or is told exactly what.
+
+    Clients subscribe to channels and resume from where they were, across all that Kafka still has. What they cannot
+    have is named by its offsets. Ctrl-C ends it in good order.
+
+    strandline gateway --config gateway.yaml
+    """,
+)
+app.command(
     "strandline.cli.imports:import_",
     name="import",
     help="""Write traffic that other tools captured to a Kafka topic, as `strandline capture` does.

@@ -42,7 +42,6 @@ class Log:
     """A partition as it is now."""
 
     topic_id: str
-    start: int
     end: int
     horizon: int = 0
     """The first offset that is given out."""
@@ -52,25 +51,17 @@ def begin(offset: int, log: Log, *, topic_id: str | None = None, epoch_end: int 
     """Where a client goes on that wants an offset, and what is missing before that.
 
     `topic_id` is that of the log that it has seen, and `epoch_end` where the records of the leader's epoch end that it
-    has seen last; None where that is not known.
+    has seen last; None where that is not known. What the log has deleted shows when it is read.
     """
     if topic_id is not None and topic_id != log.topic_id:
         # What the old log had behind the offset nobody knows any more: of that log nothing comes from here on.
-        return max(log.start, log.horizon), [Gap(offset, offset, Reason.RECREATED), *_older(0, log)]
+        return log.horizon, [Gap(offset, offset, Reason.RECREATED), *_older(0, log)]
     if epoch_end is not None and epoch_end < offset:
-        gaps = [Gap(epoch_end, offset, Reason.TRUNCATED), *_older(epoch_end, log)]
-        return max(epoch_end, log.start, log.horizon), gaps
+        return max(epoch_end, log.horizon), [Gap(epoch_end, offset, Reason.TRUNCATED), *_older(epoch_end, log)]
     if offset > log.end:
         return log.end, [Gap(log.end, offset, Reason.BEYOND_END)]
-    return max(offset, log.start, log.horizon), _older(offset, log)
+    return max(offset, log.horizon), _older(offset, log)
 
 
 def _older(offset: int, log: Log) -> list[Gap]:
-    """What lies below the log's start, and below the horizon, from an offset on."""
-    gaps = []
-    if offset < log.start:
-        gaps.append(Gap(offset, log.start, Reason.DELETED))
-    behind = max(offset, log.start)
-    if behind < log.horizon:
-        gaps.append(Gap(behind, log.horizon, Reason.HORIZON))
-    return gaps
+    return [Gap(offset, log.horizon, Reason.HORIZON)] if offset < log.horizon else []

@@ -51,11 +51,16 @@ class Recent(Generic[Item]):
         high = min(low + most, len(self._items))
         return cast("list[Item]", self._items[low:high]), self.end if high == len(self._items) else self._places[high]
 
+    def before(self, place: int) -> Item | None:
+        """The last item before a place, where it is still held."""
+        low = bisect_left(self._places, place) - 1
+        return self._items[low] if low >= self._begin else None
+
     def _forget(self) -> None:
         self._bytes -= self._sizes[self._begin]
-        self.first = self._places[self._begin] + 1
         self._items[self._begin] = None
         self._begin += 1
+        self.first = self._places[self._begin] if self._begin < len(self._places) else self.end
         if self._begin * 2 > len(self._items):
             for column in (self._places, self._items, self._sizes):
                 del column[: self._begin]

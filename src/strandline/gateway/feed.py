@@ -1,7 +1,7 @@
 """A partition as the gateway holds it: what came lately as frames ready to send, and where it ends."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from strandline.core.channel import Row, Template
@@ -80,6 +80,14 @@ class Feed:
     def end(self) -> int:
         """The first offset that has not come yet."""
         return self.recent.end
+
+    def since(self, offset: int, most: int) -> tuple[list[Item], int]:
+        """The first items from an offset on that is still held, and where to go on behind them."""
+        items, reached = self.recent.since(offset, most)
+        around = self.recent.before(offset)
+        if isinstance(around, Gap) and around.end > offset:
+            items = [replace(around, first=offset), *items]
+        return items, reached
 
     def take(self, read: Read) -> None:
         """Hold what has come."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -33,8 +33,15 @@ class Chunk:
     nbytes: int
 
     def since(self, offset: int) -> list[Item]:
-        """The items from an offset on."""
-        return [item for item in self.items if (item.end > offset if isinstance(item, Gap) else item.offset >= offset)]
+        """The items from an offset on; of a gap around it, what lies behind."""
+        found: list[Item] = []
+        for item in self.items:
+            if isinstance(item, Gap):
+                if item.end > offset:
+                    found.append(replace(item, first=max(item.first, offset)))
+            elif item.offset >= offset:
+                found.append(item)
+        return found
 
 
 class History:
@@ -51,18 +58,16 @@ class History:
     async def begin(self, feed: Feed, position: Position) -> tuple[int, list[Gap]]:
         """Where a client goes on in a partition, and what it cannot have before that."""
         offset, topic_id, epoch = position
-        is_known = topic_id in {None, feed.topic_id} and epoch in {None, feed.epoch}
-        if is_known and max(feed.recent.first, feed.horizon) <= offset <= feed.end:
-            return offset, []
-        partition = feed.partition
-        starts = await self._cluster.offsets({partition: EARLIEST}, ISOLATION)
-        ends = await self._cluster.offsets({partition: LATEST}, Isolation.READ_UNCOMMITTED)
-        log = Log(feed.topic_id, starts[partition].offset, ends[partition].offset, feed.horizon)
-        epoch_end = None
-        if epoch is not None and epoch != feed.epoch and topic_id == feed.topic_id:
-            found = await self._cluster.epoch_end(partition, epoch)
+        is_same = topic_id in {None, feed.topic_id}
+        end, epoch_end = feed.end, None
+        if is_same and offset > end:
+            # Another process may have been ahead of this one.
+            ends = await self._cluster.offsets({feed.partition: LATEST}, Isolation.READ_UNCOMMITTED)
+            end = max(feed.end, ends[feed.partition].offset)
+        if is_same and epoch is not None and epoch != feed.epoch:
+            found = await self._cluster.epoch_end(feed.partition, epoch)
             epoch_end = None if found == NO_EPOCH else found
-        return begin(offset, log, topic_id=topic_id, epoch_end=epoch_end)
+        return begin(offset, Log(feed.topic_id, end, feed.horizon), topic_id=topic_id, epoch_end=epoch_end)
 
     async def since(self, feed: Feed, time: int) -> int:
         """The first offset whose record has a time, in milliseconds, or a later one; the end where there is none."""

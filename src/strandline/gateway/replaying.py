@@ -10,6 +10,7 @@ from strandline.errors import KafkaError
 from strandline.gateway.feed import Feed, Item
 from strandline.gateway.history import History
 from strandline.gateway.limits import Limits, Turns
+from strandline.gateway.metrics import Counts
 from strandline.gateway.session import SLOW, SLOW_REASON, Behind, Refused, Replay, Session
 from strandline.wire.envelope import replayed
 from strandline.wire.resume_token import Position
@@ -32,12 +33,14 @@ class Replaying:
         history: History,
         limits: Limits,
         cold: Turns,
+        counts: Counts,
     ) -> None:
         self._session = session
         self._replay = replay
         self._history = history
         self._limits = limits
         self._cold = cold
+        self._counts = counts
         self._loop = asyncio.get_running_loop()
         self._page_ends = self._loop.time() + limits.page_s
         self._is_told = False
@@ -45,6 +48,8 @@ class Replaying:
 
     async def run(self) -> None:
         """Go on until the session is live everywhere."""
+        begin = self._loop.time()
+        self._counts.replays += 1
         try:
             while self._session.behind:
                 feed, place = next(iter(self._session.behind.items()))
@@ -63,6 +68,8 @@ class Replaying:
         except TimeoutError:
             self._session.close(SLOW, SLOW_REASON)
         else:
+            self._counts.replays_done += 1
+            self._counts.replay_s += self._loop.time() - begin
             if not self._is_told:
                 self._answer("completed", f"Replayed {self._replay.sent} missed messages", {})
 
@@ -88,17 +95,19 @@ class Replaying:
         self._replay.is_paid = True
 
     async def _await_feed(self, feed: Feed, place: Behind) -> None:
+        place.is_ahead = True
         async with asyncio.timeout(AHEAD_S):
             while self._session.behind.get(feed) is place and place.position.offset > feed.end:
                 self._replay.more.clear()
                 await self._replay.more.wait()
+        place.is_ahead = False
         if self._session.behind.get(feed) is place:
             self._reach(feed, place, place.position.offset)
 
     async def _step(self, feed: Feed, place: Behind) -> None:
         offset = place.position.offset
         if offset >= feed.recent.first:
-            items, reached = feed.recent.since(offset, AT_ONCE)
+            items, reached = feed.since(offset, AT_ONCE)
         else:
             chunk = await self._history.read(feed, offset)
             if self._session.behind.get(feed) is not place:
@@ -136,6 +145,7 @@ class Replaying:
             self._session.send(frames)
             self._replay.credit -= len(frames)
             self._replay.sent += len(frames)
+            self._counts.replayed += len(frames)
 
     def _reach(self, feed: Feed, place: Behind, offset: int) -> None:
         """Be at an offset; live where that is the end."""
@@ -181,5 +191,6 @@ class Replaying:
         self._session.tell({"type": self._replay.answer, **told, **more})
 
     def _fail(self, code: str, message: str, retry_after: float | None) -> None:
+        self._counts.replays_failed += 1
         kind = "reconnect_error" if self._replay.answer == "reconnect_ack" else "error"
         self._session.tell({"type": kind, "code": code, "message": message, "retry_after": retry_after})

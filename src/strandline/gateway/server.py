@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from typing import Self
+from typing import Any, Self
 
 from strandline.errors import StrandlineError
 from strandline.gateway.config import Settings
@@ -12,6 +12,7 @@ from strandline.gateway.connection import EXPIRED, Connection
 from strandline.gateway.history import History
 from strandline.gateway.hub import Hub
 from strandline.gateway.limits import Turns
+from strandline.gateway.metrics import Counts
 from strandline.gateway.replaying import Replaying
 from strandline.gateway.session import Replay, Session
 from strandline.gateway.tail import Tail
@@ -34,6 +35,7 @@ class Gateway:
         self.door = settings.door
         self.origins = settings.origins
         self.hub = Hub()
+        self.counts = Counts()
         self.tail = Tail(settings.kafka, settings.namings, self.hub, recent_bytes=settings.recent_bytes)
         self._asked = Cluster(settings.kafka)
         self._history = History(self._asked, most_bytes=settings.history_bytes)
@@ -85,6 +87,15 @@ class Gateway:
         await self.tail.stop()
         self._asked.close()
 
+    async def wait(self, stop: asyncio.Event) -> None:
+        """Serve until somebody says stop; raises where reading has failed for good."""
+        stopping = asyncio.create_task(stop.wait())
+        ends: list[asyncio.Future[Any]] = [stopping, self.tail.failed]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if self.tail.failed.done():
+            self.tail.failed.result()
+
     def not_ready(self) -> list[str]:
         """What stands in the way of serving."""
         return [] if self.tail.trouble is None else [self.tail.trouble]
@@ -95,10 +106,13 @@ class Gateway:
         """Take a connection in, where there is room."""
         self._connections[connection] = None
         self._addresses[connection.address] += 1
-        return (
+        self.counts.connections += 1
+        is_admitted = (
             len(self._connections) <= self.limits.connections
             and self._addresses[connection.address] <= self.limits.connections_per_address
         )
+        self.counts.refused += not is_admitted
+        return is_admitted
 
     def gone(self, connection: Connection) -> None:
         """A connection has ended."""
@@ -122,7 +136,9 @@ class Gateway:
 
     async def replay(self, session: Session, replay: Replay) -> None:
         """Send a session what it missed."""
-        await Replaying(session, replay, history=self._history, limits=self.limits, cold=self._cold).run()
+        await Replaying(
+            session, replay, history=self._history, limits=self.limits, cold=self._cold, counts=self.counts
+        ).run()
 
     async def _tick(self) -> None:
         ticks = 0

@@ -60,6 +60,8 @@ class Behind:
     barrier: int | None = None
     """Where what it had live before begins, if it had: from here it goes to `then`."""
     then: int = 0
+    is_ahead: bool = False
+    """Whether this process has yet to come to where the client is already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +376,8 @@ class Session:
 
     def feed_moved(self, feed: Feed) -> None:
         """Something has come of a partition that it may be waiting for."""
-        if self._replay is not None and feed in self.behind:
+        place = self.behind.get(feed)
+        if self._replay is not None and place is not None and place.is_ahead:
             self._replay.more.set()
 
     def feed_replaced(self, old: Feed, new: Feed | None) -> None:

@@ -7,9 +7,10 @@ what a broker refuses for good.
 import asyncio
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
@@ -44,6 +45,8 @@ class Tail:
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self.cluster = Cluster(settings)
         self.trouble: str | None = None
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Has the error that ended the reading, where something has that was not foreseen."""
 
     async def start(self) -> None:
         """Find the ends of all partitions, and read on from there."""
@@ -52,14 +55,23 @@ class Tail:
         for partition in partitions:
             self._add(partition, ends[partition].offset)
         self._read_from_all()
-        self._tasks["look"] = asyncio.create_task(self._look())
+        self._run("look", self._look())
 
     async def stop(self) -> None:
         """End all tasks."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self.failed.cancel()
         self.cluster.close()
+
+    def _run(self, name: object, work: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks[name] = asyncio.create_task(work)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and not self.failed.done():
+            self.failed.set_exception(error)
 
     def _add(self, partition: Partition, start: int) -> None:
         topic_id = self.cluster.topic_id(partition.topic)
@@ -70,7 +82,7 @@ class Tail:
     def _read_from_all(self) -> None:
         for node in self.cluster.nodes:
             if node not in self._tasks or self._tasks[node].done():
-                self._tasks[node] = asyncio.create_task(self._read_from(node))
+                self._run(node, self._read_from(node))
 
     async def _read_from(self, node: int) -> None:
         attempt = 0

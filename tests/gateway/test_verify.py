@@ -1,0 +1,98 @@
+"""The checker: it finds nothing wrong with the gateway, and each of four gateways out that cheat by one record."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from strandline.core.gap import Gap
+from strandline.gateway import hub, session
+from strandline.gateway.feed import Feed, Record
+from strandline.gateway.hub import Hub, gap_frame
+from strandline.gateway.verify import Outcome, Trial, verify
+from strandline.stack import KafkaCluster
+from tests.gateway.support import run, serving
+from tests.ordered.support import create_topic
+
+Send = Callable[[Sequence[Record]], list[Record]]
+
+
+def tried(kafka: KafkaCluster, **trial: float) -> Outcome:
+    topic = f"verify-{uuid4().hex[:8]}"
+    create_topic(kafka.address, topic, 3)
+    outcomes = []
+
+    async def test() -> None:
+        limits = {"cold_every_s": 0.01}
+        async with serving(kafka.address, [topic], recent_bytes=50_000, token_every_s=0.3, limits=limits) as gateway:
+            settings = {"bootstrap.servers": kafka.address}
+            asked = Trial(url=gateway.address, kafka=settings, topic=topic, clients=12, seconds=3.0, rate=300)
+            outcomes.append(await verify(replace(asked, **trial)))
+
+    run(test)
+    return outcomes[0]
+
+
+def test_every_client_sees_every_record_once_in_order_or_an_exact_gap(kafka: KafkaCluster) -> None:
+    outcome = tried(kafka, clients=100, seconds=15.0, rate=400, deletes=True)
+    assert outcome.faults == []
+    assert outcome.connects > 200
+    assert outcome.seen > outcome.written
+
+
+def _once(change: Callable[[list[Record]], list[Record]]) -> Callable[[Sequence[Record]], list[Record]]:
+    """A change to one run of records only: the first long enough after some that are as they should be."""
+    left = [20]
+
+    def changed(records: Sequence[Record]) -> list[Record]:
+        left[0] -= 1
+        return change(list(records)) if left[0] <= 0 and len(records) > 1 else list(records)
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("drops", lambda records: records[1:]),
+        ("repeats", lambda records: [*records, records[-1]]),
+        ("reorders", lambda records: records[::-1]),
+    ],
+)
+def test_a_gateway_that_cheats_is_found_out(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[list[Record]], list[Record]]
+) -> None:
+    send, cheat = Hub._send, _once(change)
+
+    def cheating(self: Hub, feed: Feed, records: Sequence[Record], to: Sequence[session.Session]) -> None:
+        send(self, feed, cheat(records), to)
+
+    monkeypatch.setattr(Hub, "_send", cheating)
+    assert tried(kafka).faults, name
+
+
+@pytest.mark.parametrize("by", [-1, 1])
+def test_a_gap_that_is_misstated_by_one_is_found_out(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch, by: int
+) -> None:
+    def misstated(feed: Feed, gap: Gap) -> bytes:
+        return gap_frame(feed, replace(gap, end=gap.end + by))
+
+    monkeypatch.setattr(session, "gap_frame", misstated)
+    monkeypatch.setattr(hub, "gap_frame", misstated)
+    topic = f"verify-{uuid4().hex[:8]}"
+    create_topic(kafka.address, topic, 1)
+    outcomes = []
+
+    async def test() -> None:
+        limits = {"cold_every_s": 0.01}
+        async with serving(kafka.address, [topic], recent_bytes=2_000, limits=limits) as gateway:
+            settings = {"bootstrap.servers": kafka.address}
+            trial = Trial(
+                url=gateway.address, kafka=settings, topic=topic, clients=6, seconds=4.0, rate=300, deletes=True
+            )
+            outcomes.append(await verify(trial))
+
+    run(test)
+    assert outcomes[0].faults
