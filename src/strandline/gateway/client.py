@@ -94,7 +94,7 @@ class _Envelope(msgspec.Struct):
     data: Any = None
     encoding: str | None = None
     token: str | None = None
-    positions: dict[str, dict[int, int]] = {}
+    positions: dict[str, dict[int, str]] = {}
     status: str = ""
     code: str = ""
     message: str = ""
@@ -196,7 +196,7 @@ class GatewayClient:
             case "subscribed":
                 for topic, numbers in told.positions.items():
                     for number, offset in numbers.items():
-                        self._reach(topic, number, offset)
+                        self._reach(topic, number, int(offset))
                 await self._store.save(self._place)
             case "token":
                 # All before it has been handled: it stands for the positions too.

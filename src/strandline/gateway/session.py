@@ -320,9 +320,9 @@ class Session:
             found.setdefault(feed.partition.topic, {})[feed.partition.number] = at
         return found
 
-    def _told_positions(self) -> dict[str, dict[str, int]]:
+    def _told_positions(self) -> dict[str, dict[str, str]]:
         return {
-            topic: {str(number): max(0, place.offset) for number, place in places.items()}
+            topic: {str(number): str(place.offset) for number, place in places.items()}
             for topic, places in self.positions().items()
         }
 

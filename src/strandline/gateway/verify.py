@@ -195,7 +195,7 @@ class _Client:
                 self.witnesses[number].missed(first, last)
             case {"type": "subscribed", "positions": positions} if not self.witnesses:
                 places = positions[self._trial.topic]
-                self.witnesses = {int(number): Witness(offset) for number, offset in places.items()}
+                self.witnesses = {int(number): Witness(int(offset)) for number, offset in places.items()}
             case {"type": "token", "token": token}:
                 self._token = token
             case {"type": "resume_ack", "status": "partial"}:

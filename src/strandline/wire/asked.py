@@ -4,6 +4,8 @@ Offsets are whole numbers that a log can have. A last offset is the last one rec
 behind it; a position is the first one wanted.
 """
 
+import re
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
@@ -11,9 +13,12 @@ import msgspec
 from strandline.wire.resume_token import Position
 
 MOST_OFFSET = 2**63 - 1
+NUMBER = re.compile(r"[0-9]{1,9}")
 
+# As a text too: a number of JavaScript's has no room for all digits.
+Digits = Annotated[str, msgspec.Meta(pattern="^[0-9]{1,19}$")]
 # -1: nothing received yet.
-LastOffset = Annotated[int, msgspec.Meta(ge=-1, lt=MOST_OFFSET)]
+LastOffset = Annotated[int, msgspec.Meta(ge=-1, le=MOST_OFFSET)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=MOST_OFFSET)]
 Millis = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Credit = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
@@ -36,7 +41,7 @@ class Channels(msgspec.Struct, frozen=True):
 class Missed(msgspec.Struct, frozen=True):
     """What the client of old knows: the last offset that it received, by topic or by topic and partition."""
 
-    last_offset: dict[Name, LastOffset | dict[str, LastOffset]]
+    last_offset: dict[Name, LastOffset | Digits | dict[str, LastOffset | Digits]]
     client_id: ClientId = ""
 
 
@@ -44,7 +49,7 @@ class Going(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is needed to go on, in one message."""
 
     channels: list[Channel] = []
-    positions: dict[Name, dict[str, Offset]] | None = None
+    positions: dict[Name, dict[str, Offset | Digits]] | None = None
     token: Token | None = None
     since: Millis | None = None
     """From the first record with this time on; epoch milliseconds."""
@@ -108,19 +113,29 @@ def read(text: bytes) -> Said:
         raise NotUnderstood("bad_json", str(error)) from None
 
 
-def partitions_of(topic: str, places: dict[str, int]) -> dict[int, int]:
+def partitions_of(topic: str, places: Mapping[str, int | str]) -> dict[int, int]:
     """Offsets by the number of the partition, which JSON has as text."""
-    wrong = next((number for number in places if not number.isdecimal() or len(number) > 9), None)
-    if wrong is not None:
-        raise NotUnderstood("bad_message", f"'{wrong[:20]}' is no partition of '{topic}'")
-    return {int(number): offset for number, offset in places.items()}
+    found = {}
+    for number, offset in places.items():
+        if not NUMBER.fullmatch(number):
+            raise NotUnderstood("bad_message", f"'{number[:20]}' is no partition of '{topic}'")
+        found[int(number)] = offset_of(offset)
+    return found
+
+
+def offset_of(told: int | str) -> int:
+    """An offset, as a number or as its digits."""
+    offset = int(told)
+    if offset > MOST_OFFSET:
+        raise NotUnderstood("bad_message", f"{offset} is more than an offset can be")
+    return offset
 
 
 def positions_of(missed: Missed) -> dict[str, dict[int, Position] | Position]:
     """By topic, the position behind what was received: one alone where the client knows no partitions."""
     return {
-        topic: Position(last + 1)
-        if isinstance(last, int)
-        else {number: Position(offset + 1) for number, offset in partitions_of(topic, last).items()}
+        topic: {number: Position(offset + 1) for number, offset in partitions_of(topic, last).items()}
+        if isinstance(last, dict)
+        else Position(offset_of(last) + 1)
         for topic, last in missed.last_offset.items()
     }

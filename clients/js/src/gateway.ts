@@ -1,0 +1,327 @@
+/**
+ * A client of the Strandline gateway that keeps its place: it reconnects, resumes in one message, drops what comes
+ * twice, and tells what can no longer be had.
+ *
+ * A position is stored once the application has handled a message. So a page that is closed in the middle of one gets it
+ * again, and never misses one. Offsets are bigints: a log may have more records than a number can count.
+ */
+
+/** A record, as it was written to Kafka. */
+export interface Message<Data = unknown> {
+  /** Counts the messages of one connection. */
+  readonly seq: number;
+  readonly topic: string;
+  readonly partition: number;
+  readonly offset: bigint;
+  /** The record's time, in milliseconds since 1970. */
+  readonly ts: number;
+  readonly channel: string;
+  readonly type: string;
+  readonly priority: string;
+  readonly data: Data;
+  /** Whether it comes from the past. */
+  readonly replayed: boolean;
+}
+
+/** Offsets that cannot be had, from the first to the last of them; null where nobody knows how many. */
+export interface Gap {
+  readonly topic: string;
+  readonly partition: number;
+  readonly from: bigint;
+  readonly to: bigint | null;
+  readonly reason: string;
+}
+
+/** Where a client is: the last token, and the first offsets that it has not handled since. Plain JSON. */
+export interface Place {
+  token: string | null;
+  positions: Record<string, Record<string, string>>;
+}
+
+/** Keeps a place from one visit to the next. */
+export interface Store {
+  load(): Promise<Place | null> | Place | null;
+  save(place: Place): Promise<void> | void;
+}
+
+export type State = "connecting" | "live" | "waiting" | "stopped";
+
+export interface Options<Data = unknown> {
+  url: string;
+  channels: readonly string[];
+  /** The next message comes when this is done. */
+  onMessage(message: Message<Data>): void | Promise<void>;
+  onGap?(gap: Gap): void | Promise<void>;
+  onState?(state: State): void;
+  /** What the gateway will not do, however often it is asked. The client stops. */
+  onRefused?(code: string, message: string): void;
+  store?: Store;
+  /** Asked for before every connection, so that it may be a fresh one. */
+  accessToken?(): string | Promise<string>;
+  clientId?: string;
+  /** For Node.js before version 22, and for tests. */
+  WebSocket?: typeof WebSocket;
+}
+
+const FIRST_WAIT_MS = 100;
+const LONGEST_WAIT_MS = 30_000;
+const QUIET_MS = 25_000;
+const ANSWER_MS = 10_000;
+const CREDIT = 1_000;
+/** What may wait for a slow application. Beyond it the connection is closed, and resumed when there is room. */
+const MOST_WAITING = 8 << 20;
+const FINAL = new Set(["not_allowed", "too_many_subscriptions", "unknown_topic", "bad_message", "no_channels"]);
+const UNAUTHORIZED = 4001;
+/** Before the data stand texts of the gateway's own, and no text in JSON has a bare quotation mark. */
+const OFFSET = /,"partition":\d+,"offset":(\d+),/;
+const FROM = /"from":(\d+),"to":(\d+|null),/;
+
+/** Keeps the place in the browser's own storage. */
+export class InLocalStorage implements Store {
+  constructor(private readonly name: string) {}
+
+  load(): Place | null {
+    const kept = localStorage.getItem(this.name);
+    return kept === null ? null : (JSON.parse(kept) as Place);
+  }
+
+  save(place: Place): void {
+    localStorage.setItem(this.name, JSON.stringify(place));
+  }
+}
+
+/** Keeps the place as long as the page lives. */
+export class InMemory implements Store {
+  private place: Place | null = null;
+
+  load(): Place | null {
+    return this.place;
+  }
+
+  save(place: Place): void {
+    this.place = place;
+  }
+}
+
+/** Serves one set of channels from `start` until `stop`. */
+export class GatewayClient<Data = unknown> {
+  /** Messages that came and were known already. */
+  repeats = 0;
+  /** How often it has connected. */
+  connects = 0;
+  private readonly store: Store;
+  private place: Place = { token: null, positions: {} };
+  private socket: WebSocket | null = null;
+  private waiting: string[] = [];
+  private waitingSize = 0;
+  private isHandling = false;
+  private attempts = 0;
+  private retryAfter = 0;
+  private isStopped = false;
+  private timer: ReturnType<typeof setTimeout> | undefined;
+  private watchdog: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(private readonly options: Options<Data>) {
+    this.store = options.store ?? new InMemory();
+  }
+
+  async start(): Promise<void> {
+    this.isStopped = false;
+    this.place = (await this.store.load()) ?? { token: null, positions: {} };
+    await this.connect();
+  }
+
+  stop(): void {
+    this.isStopped = true;
+    clearTimeout(this.timer);
+    clearTimeout(this.watchdog);
+    this.socket?.close(1000);
+    this.tell("stopped");
+  }
+
+  /** Cut the connection, as a network does; it comes back by itself. */
+  drop(): void {
+    this.socket?.close(4000, "dropped");
+  }
+
+  private async connect(): Promise<void> {
+    if (this.isStopped) return;
+    this.tell("connecting");
+    let url = this.options.url;
+    try {
+      if (this.options.accessToken !== undefined) {
+        const token = await this.options.accessToken();
+        url += `${url.includes("?") ? "&" : "?"}access_token=${encodeURIComponent(token)}`;
+      }
+    } catch {
+      this.again();
+      return;
+    }
+    const socket = new (this.options.WebSocket ?? WebSocket)(url);
+    this.socket = socket;
+    socket.onopen = () => {
+      this.connects += 1;
+      socket.send(JSON.stringify(this.hello()));
+      this.watch(socket);
+    };
+    socket.onmessage = (event: MessageEvent<string>) => {
+      this.watch(socket);
+      this.take(socket, event.data);
+    };
+    socket.onclose = (event: CloseEvent) => {
+      if (socket !== this.socket) return;
+      clearTimeout(this.watchdog);
+      this.socket = null;
+      if (event.code === UNAUTHORIZED && this.options.accessToken === undefined) {
+        this.refuse("unauthorized", event.reason);
+      } else {
+        this.again();
+      }
+    };
+  }
+
+  /** Connect again in a while, when what has come is handled. */
+  private again(): void {
+    if (this.isStopped) return;
+    this.tell("waiting");
+    this.attempts += 1;
+    const longest = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** this.attempts);
+    const wait = this.retryAfter * 1000 + longest * Math.random();
+    this.retryAfter = 0;
+    clearTimeout(this.timer);
+    const tryNow = () => {
+      if (this.isHandling) this.timer = setTimeout(tryNow, FIRST_WAIT_MS);
+      else void this.connect();
+    };
+    this.timer = setTimeout(tryNow, wait);
+  }
+
+  private hello(): object {
+    const { token, positions } = this.place;
+    const channels = this.options.channels;
+    if (token === null && Object.keys(positions).length === 0) return { type: "subscribe", data: { channels } };
+    const data: Record<string, unknown> = { channels, credit: CREDIT, client_id: this.options.clientId ?? "" };
+    if (token !== null) data["token"] = token;
+    // Offsets go out as texts, which have room for all their digits.
+    if (Object.keys(positions).length > 0) data["positions"] = positions;
+    return { type: "resume", data };
+  }
+
+  /** A connection that says nothing for long is asked, and one that does not answer is gone. */
+  private watch(socket: WebSocket): void {
+    clearTimeout(this.watchdog);
+    this.watchdog = setTimeout(() => {
+      socket.send('{"type":"ping"}');
+      this.watchdog = setTimeout(() => socket.close(4000, "no answer"), ANSWER_MS);
+    }, QUIET_MS);
+  }
+
+  private take(socket: WebSocket, text: string): void {
+    this.waiting.push(text);
+    this.waitingSize += text.length;
+    if (this.waitingSize > MOST_WAITING) socket.close(4000, "the application is behind");
+    if (!this.isHandling) void this.handle();
+  }
+
+  private async handle(): Promise<void> {
+    this.isHandling = true;
+    try {
+      while (this.waiting.length > 0) {
+        const texts = this.waiting;
+        this.waiting = [];
+        for (const text of texts) {
+          this.waitingSize -= text.length;
+          if (!this.isStopped) await this.hear(text);
+        }
+        await this.store.save(this.place);
+      }
+    } finally {
+      this.isHandling = false;
+    }
+  }
+
+  private async hear(text: string): Promise<void> {
+    const told = JSON.parse(text) as Record<string, unknown>;
+    this.attempts = 0;
+    const found = OFFSET.exec(text);
+    if (found !== null && "offset" in told) await this.message(told, BigInt(found[1]!));
+    else if (told["type"] === "gap") await this.gap(told, FROM.exec(text)!);
+    else this.answer(told);
+  }
+
+  private async message(told: Record<string, unknown>, offset: bigint): Promise<void> {
+    const { topic, partition } = told as unknown as Message;
+    if (offset < this.next(topic, partition)) {
+      this.repeats += 1;
+      return;
+    }
+    const replayed = told["type"] === "replay:message";
+    const data = told["encoding"] === "base64" ? bytes(told["data"] as string) : told["data"];
+    await this.options.onMessage({ ...(told as unknown as Message<Data>), data: data as Data, offset, replayed });
+    this.reach(topic, partition, offset + 1n);
+  }
+
+  private async gap(told: Record<string, unknown>, range: RegExpExecArray): Promise<void> {
+    const { topic, partition, reason } = told as unknown as Gap;
+    const from = BigInt(range[1]!);
+    const to = range[2] === "null" ? null : BigInt(range[2]!);
+    if (reason === "recreated") {
+      delete this.place.positions[topic]?.[partition];
+      this.place.token = null;
+    }
+    await this.options.onGap?.({ topic, partition, reason, from, to });
+    if (to !== null) this.reach(topic, partition, to + 1n);
+  }
+
+  private answer(told: Record<string, unknown>): void {
+    switch (told["type"]) {
+      case "subscribed":
+        for (const [topic, places] of Object.entries(told["positions"] as Place["positions"])) {
+          for (const [partition, offset] of Object.entries(places)) this.reach(topic, Number(partition), BigInt(offset));
+        }
+        this.tell("live");
+        break;
+      case "token":
+        // All that came before it has been handled: it stands for the positions too.
+        this.place.token = told["token"] as string;
+        break;
+      case "resume_ack":
+        if (told["status"] === "partial") this.socket?.send(`{"type":"ack","data":{"credit":${CREDIT}}}`);
+        else this.tell("live");
+        break;
+      case "error":
+        this.refused(told["code"] as string, told["message"] as string, told["retry_after"] as number | undefined);
+    }
+  }
+
+  private refused(code: string, message: string, retryAfter: number | undefined): void {
+    if (FINAL.has(code)) {
+      this.refuse(code, message);
+      return;
+    }
+    if (code.startsWith("token_")) this.place.token = null;
+    this.retryAfter = retryAfter ?? 0;
+    this.socket?.close(4000, "again");
+  }
+
+  private refuse(code: string, message: string): void {
+    this.stop();
+    this.options.onRefused?.(code, message);
+  }
+
+  private next(topic: string, partition: number): bigint {
+    return BigInt(this.place.positions[topic]?.[partition] ?? 0);
+  }
+
+  private reach(topic: string, partition: number, offset: bigint): void {
+    if (offset > this.next(topic, partition)) (this.place.positions[topic] ??= {})[partition] = String(offset);
+  }
+
+  private tell(state: State): void {
+    this.options.onState?.(state);
+  }
+}
+
+function bytes(base64: string): Uint8Array {
+  return Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+}
