@@ -24,7 +24,7 @@ from strandline.stack.cache import cache_dir
 from strandline.stack.jars import kafka_version, pinned
 from strandline.stack.processes import OWNER_VARIABLE
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 WARM = multiprocessing.get_context("forkserver")
 COMMANDS = ("capture", "commands", "imports", "replay", "report", "tail", "up")
 WARM.set_forkserver_preload([f"strandline.cli.{name}" for name in COMMANDS])

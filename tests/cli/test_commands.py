@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Up, run_strandline, run_warm, wait_for
+from tests.support import TIMEOUT, Up, run_strandline, run_warm, wait_for
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_person_gets_a_table_and_lines_to_paste() -> None:
             lines.append(up.stdout.readline())
             assert lines[-1], "it ended before it was ready"
         up.send_signal(signal.SIGINT)
-        assert up.wait(30) == 0
+        assert up.wait(TIMEOUT) == 0
     text = "".join(lines)
     assert "export AWS_ENDPOINT_URL_KINESIS=http://127.0.0.1:" in text
     assert "export DATABASE_URL=postgresql://postgres:" in text
@@ -143,7 +143,7 @@ def test_output_that_nobody_reads_is_one_line() -> None:
         assert up.stdout is not None
         assert up.stderr is not None
         up.stdout.close()
-        assert up.wait(60) == 1
+        assert up.wait(TIMEOUT) == 1
         lines = up.stderr.read().splitlines()
     assert lines[-1] == "strandline: nobody reads the output any more"
     assert not any("Traceback" in line for line in lines)
