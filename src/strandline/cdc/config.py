@@ -131,6 +131,8 @@ class CdcConfig(Section, frozen=True, kw_only=True):
     kinesis: KinesisSection
     checkpoint: Annotated[str, Meta(min_length=1)]
     """A directory that all instances share, or each has for itself."""
+    snapshot: Literal["initial", "never"] = "initial"
+    """Whether the rows that are there come first, where the slot is made by us."""
     events: EventsSection = EventsSection()
     dead_letters: DeadLetterSection | None = None
     epochs: EpochSection = EpochSection()

@@ -35,12 +35,15 @@ class Fence:
         batch: int,
         attempt: int,
         *,
+        is_shared: bool = False,
         grant: timedelta = GRANT,
         clock: Clock | None = None,
     ) -> None:
+        """A claim that is shared is made by several tasks at once. None of them gives it back for all."""
         self.name = name
         self.leadership = leadership
         self.claim = Claim(batch, attempt)
+        self._is_shared = is_shared
         self._grant = nanos(grant)
         self._clock = clock or AwakeClock()
         self._until = Nanos(0)
@@ -99,7 +102,7 @@ class Fence:
         self._ended.set()
         self._thread.join(ANSWER * 2)
         try:
-            if not self._thread.is_alive():
+            if not self._thread.is_alive() and not self._is_shared:
                 change_lease(
                     self._session,
                     self.name,

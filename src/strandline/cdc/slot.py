@@ -107,12 +107,16 @@ def check_server(session: Session) -> None:
         )
 
 
-def create_slot(dsn: str, slot: str, *, wait: float = 60.0) -> NewSlot:
-    """Make a slot and export its snapshot. It begins when all transactions that run now have ended."""
+def create_slot(dsn: str, slot: str, *, temporary: bool = False, wait: float = 60.0) -> NewSlot:
+    """Make a slot and export its snapshot. It begins when all transactions that run now have ended.
+
+    A temporary one is gone when it is closed.
+    """
     session = Session(dsn, replication=True)
+    kind = "TEMPORARY LOGICAL" if temporary else "LOGICAL"
     try:
         rows = session.query(
-            f"CREATE_REPLICATION_SLOT {quoted(slot)} LOGICAL {PLUGIN} (SNAPSHOT 'export')", timeout=wait
+            f"CREATE_REPLICATION_SLOT {quoted(slot)} {kind} {PLUGIN} (SNAPSHOT 'export')", timeout=wait
         )
     except PostgresUnreachable:
         raise _still_waiting(dsn, slot, wait, session.process) from None

@@ -17,6 +17,8 @@ from strandline.cdc.lease import acquire, create_lease_table, lease_status
 from strandline.cdc.publication import check_publications, create_publication
 from strandline.cdc.session import Session
 from strandline.cdc.slot import check_server, create_slot, look, take_over
+from strandline.cdc.snapshot import HeldSnapshot, make_slot, take_again
+from strandline.cdc.snapshot_record import SnapshotRecord, SnapshotState, snapshot_state
 from strandline.cli.line import ProgressLine
 from strandline.cli.signals import on_stop_request, once
 from strandline.clock import SystemClock
@@ -88,16 +90,19 @@ def _lead(config: CdcConfig, stop: threading.Event) -> None:
     if leadership is None:
         return
     with leadership:
-        _take_slot(config)
+        snapshot = _take_slot(config, leadership.number)
         _say(f"leading '{config.lease_name}', number {leadership.number}")
         # Not before it is needed: who waits to lead does without Spark.
         from strandline.spark.pipeline import publish  # noqa: PLC0415
 
         line = ProgressLine(clock)
         try:
-            publish(config, leadership, stop, lambda told: line.show(lambda: progress(told)))
+            show = lambda told: line.show(lambda: progress(told))  # noqa: E731
+            publish(config, leadership, stop, show, snapshot=snapshot, say=_say)
         finally:
             line.clear()
+            if snapshot is not None:
+                snapshot.close()
 
 
 def prepare(config: CdcConfig) -> None:
@@ -117,17 +122,41 @@ def prepare(config: CdcConfig) -> None:
             )
 
 
-def _take_slot(config: CdcConfig) -> None:
-    """End whoever reads the slot: we lead. Where there is none, make it."""
+def _take_slot(config: CdcConfig, leadership: int) -> HeldSnapshot | None:
+    """End whoever reads the slot: we lead. Where there is none, make it. The snapshot that has to come first."""
     dsn, slot = config.postgres.url(), config.postgres.slot
+    record = SnapshotRecord(dsn, slot, leadership)
     with Session(dsn) as session:
-        if look(session, slot) is not None:
+        state = look(session, slot)
+        if state is not None:
             take_over(session, slot)
-            return
+        due = snapshot_state(session, slot)
+    is_unfinished = due is not None and due.finished is None
+    if state is not None:
+        if not is_unfinished:
+            return None
+        if config.snapshot == "never":
+            _say(f"the snapshot of '{slot}' is not finished ({due}), and is left so: snapshot is 'never'")
+            return None
+        _say(
+            f"the snapshot of '{slot}' was lost before it was finished ({due}): the other tables are read again, and "
+            "then the changes since the slot was made"
+        )
+        return take_again(dsn, record, state)
     if (done := Checkpoint(Path(config.checkpoint)).last()) is not None:
         raise ChangesLost(f"slot '{slot}' is gone: changes after {lsn_text(done.mark.end)} are lost", slot)
-    create_slot(dsn, slot).close()
-    _say(f"slot '{slot}' is made: changes from now on are published")
+    if config.snapshot == "never":
+        create_slot(dsn, slot).close()
+        _say(f"slot '{slot}' is made: changes from now on are published")
+        return None
+    if due is not None and due.start is not None and is_unfinished:
+        _say(
+            f"slot '{slot}' is gone before its snapshot was finished ({due}): all begins anew, and of rows that were "
+            f"sent and then deleted, since {lsn_text(due.start)}, nobody will tell"
+        )
+    held = make_slot(dsn, record)
+    _say(f"slot '{slot}' is made: the rows that are there are published, and then the changes from now on")
+    return held
 
 
 def progress(told: dict[str, Any]) -> str:
@@ -149,6 +178,7 @@ def status(*, config: Path) -> None:
     with Session(settings.postgres.url()) as session:
         lease = lease_status(session, settings.lease_name)
         slot = look(session, settings.postgres.slot)
+        snapshot = snapshot_state(session, settings.postgres.slot)
     lines = {"leader": "nobody has led yet"}
     if lease is not None:
         left = (lease.lease.expires - lease.now) / 1e9
@@ -159,6 +189,8 @@ def status(*, config: Path) -> None:
         reader = f"read by process {slot.reader}" if slot.reader else "read by nobody"
         lines["slot"] = f"{slot.identity.slot} of {slot.identity.database}, {reader}"
         lines["acknowledged"] = f"{lsn_text(slot.confirmed)}, {slot.lag:,} bytes of log behind"
+    if snapshot is not None:
+        lines["snapshot"] = _snapshot_line(snapshot)
     checkpoint = Checkpoint(Path(settings.checkpoint))
     if (done := checkpoint.last()) is not None:
         ago = (clock.wall() - done.begun) / 1e9
@@ -172,6 +204,12 @@ def status(*, config: Path) -> None:
         )
     for name, text in lines.items():
         print(f"{name:<13} {text}")
+
+
+def _snapshot_line(snapshot: SnapshotState) -> str:
+    if snapshot.finished is not None:
+        return f"finished {(clock.wall() - snapshot.finished) / 1e9:.1f} s ago: {snapshot}"
+    return f"under way since {(clock.wall() - snapshot.begun) / 1e9:.1f} s: {snapshot}"
 
 
 def _say(line: str) -> None:

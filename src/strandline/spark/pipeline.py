@@ -5,10 +5,13 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from strandline.cdc.config import CdcConfig
 from strandline.cdc.lease import Leadership
+from strandline.cdc.snapshot import HeldSnapshot
 from strandline.errors import (
     CannotReplicate,
     ChangesLost,
@@ -24,6 +27,7 @@ from strandline.spark.kinesis import Kinesis
 from strandline.spark.postgres_wal import PostgresWal
 from strandline.spark.refusal import own_words, refused_in_one_line
 from strandline.spark.session import opened
+from strandline.spark.snapshot import Snapshot
 
 LOOK_EVERY = 0.1
 OPTIONS = {
@@ -46,14 +50,33 @@ LASTING = {
 Tell = Callable[[dict[str, Any]], None]
 
 
-def publish(config: CdcConfig, leadership: Leadership, stop: Event, tell: Tell) -> None:
-    """Publish until told to stop. Raises NotLeading when another leads, or what the query ended with."""
+def publish(
+    config: CdcConfig,
+    leadership: Leadership,
+    stop: Event,
+    tell: Tell,
+    *,
+    snapshot: HeldSnapshot | None = None,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Publish until told to stop, the rows of a snapshot first where there is one.
+
+    Raises NotLeading when another leads, or what the query ended with.
+    """
     options = {**OPTIONS, **config.spark.settings, "spark.sql.streaming.stopTimeout": str(STOP_WITHIN_MS)}
     sources = (PostgresWal, Kinesis)
     with (
         opened("strandline cdc", master=config.spark.master, options=options, sources=sources) as spark,
         refused_in_one_line(),
     ):
+        if snapshot is not None:
+            try:
+                Snapshot(spark.sparkContext, config, snapshot, leadership).send(stop, say)
+            except (PySparkException, Py4JError) as error:
+                raise _cause(str(error)) from error
+            snapshot.close()
+        if stop.is_set():
+            return
         rows = spark.readStream.format("postgres_wal").options(**config.source_options()).load()
         query = (
             rows.writeStream.format("kinesis")
@@ -72,15 +95,14 @@ def _watch(query: StreamingQuery, leadership: Leadership, stop: Event, tell: Tel
     while not stop.wait(LOOK_EVERY):
         leadership.check()
         if not query.isActive:
-            raise _cause(query)
+            raise _cause(str(query.exception() or "nothing was told"))
         last = query.lastProgress
         if last is not None and last["batchId"] != told:
             told = last["batchId"]
             tell(dict(last))
 
 
-def _cause(query: StreamingQuery) -> StrandlineError:
-    """What ended the query, in our own words where Spark quotes them."""
-    told = str(query.exception() or "nothing was told")
+def _cause(told: str) -> StrandlineError:
+    """What ended a query or a job, in our own words where Spark quotes them."""
     name, line = own_words(told) or ("", told.strip().splitlines()[0][:500])
     return StrandlineError(line) if name in LASTING else PublishingEnded(line)
