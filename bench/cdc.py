@@ -1,8 +1,8 @@
 """Changes of Postgres into Kinesis, through `strandline cdc run` as its users run it, on real servers.
 
 How fast rows that are inserted 1,000 a transaction are published into an endpoint that keeps nothing, and what the
-decoder does alone; how long after its commit a change is accepted, at 100 a second; and how long nothing is accepted
-when the leader is killed.
+decoder does alone; how fast rows that are there before go; how long after its commit a change is accepted, at 100 a
+second; and how long nothing is accepted when the leader is killed.
 
 `python -m bench.cdc`, with `--rows 100000 --seconds 5` for a quick trial.
 """
@@ -236,6 +236,8 @@ def waits(stack: Stack, directory: Path, seconds: float) -> Iterator[Figure]:
 
 
 if __name__ == "__main__":
+    from bench.cdc_snapshot import snapshot
+
     parser = argparse.ArgumentParser(prog="python -m bench.cdc")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=20)
@@ -245,6 +247,7 @@ if __name__ == "__main__":
         with Stack(["postgres", "kinesis"], kinesis_keep_bytes=0) as stack:
             os.environ |= servers(stack)[1].settings()
             figures += throughput(stack, Path(made), chosen.rows)
+            figures += snapshot(stack, Path(made), chosen.rows)
             figures.append(decoding(stack, min(chosen.rows, 200_000)))
         with Stack(["postgres", "kinesis"]) as stack:
             os.environ |= servers(stack)[1].settings()

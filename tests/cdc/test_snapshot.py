@@ -4,21 +4,29 @@ import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from strandline.cdc.assembly import Assembly, Offset
 from strandline.cdc.chunk import read_chunk
+from strandline.cdc.config import CdcConfig, KinesisSection, PostgresSection
+from strandline.cdc.lease import acquire, create_lease_table
 from strandline.cdc.published import Chunk, chunks
 from strandline.cdc.session import Session
 from strandline.cdc.slot import create_slot, heartbeat, look
 from strandline.cdc.snapshot import HeldSnapshot, make_slot, take_again
 from strandline.cdc.snapshot_record import SnapshotRecord, snapshot_state
+from strandline.cli.cdc import take_slot
+from strandline.config import Secret
 from strandline.errors import CannotReplicate, ChangesLost, NotLeading, PostgresError, PublishingEnded
 from strandline.wire.change import Events
 from strandline.wire.event import EventFormat
 from tests.cdc.support import Place
+from tests.support import TIMEOUT
 
 FORMAT = EventFormat(database="shop")
 TYPES = (
@@ -244,3 +252,33 @@ def test_a_slot_that_has_moved_on_before_its_snapshot_was_finished_is_a_loss(pla
     assert slot is not None
     with pytest.raises(ChangesLost, match="was acknowledged by somebody else, or the slot was made anew"):
         take_again(place.dsn, SnapshotRecord(place.dsn, place.slot, 2), slot)
+
+
+def test_only_a_slot_that_we_make_brings_a_snapshot_and_none_where_it_is_not_wanted(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place.sql("create table a (id int primary key)", "create publication changes for table a")
+    with Session(place.dsn) as session:
+        create_lease_table(session)
+    postgres = PostgresSection(dsn=Secret(place.dsn), slot=place.slot, publication="changes")
+    config = CdcConfig(postgres=postgres, kinesis=KinesisSection(stream="s"), checkpoint=str(tmp_path))
+    never = msgspec.structs.replace(config, snapshot="never")
+    leadership = acquire(place.dsn, config.lease_name, "test", wait=timedelta(seconds=TIMEOUT))
+    assert leadership is not None
+    with leadership:
+        assert take_slot(never, leadership) is None
+        # It is there now, and nothing is said of it.
+        assert take_slot(config, leadership) is None
+        place.sql(f"select pg_drop_replication_slot('{place.slot}')")
+        for _ in range(2):
+            held_now = take_slot(config, leadership)
+            assert held_now is not None
+            held_now.close()
+        assert "was lost before it was finished" in capsys.readouterr().err
+        assert take_slot(never, leadership) is None
+        assert "is left so: snapshot is 'never'" in capsys.readouterr().err
+        place.sql(f"select pg_drop_replication_slot('{place.slot}')")
+        made = take_slot(config, leadership)
+        assert made is not None
+        made.close()
+        assert "all begins anew" in capsys.readouterr().err

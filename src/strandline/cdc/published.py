@@ -6,10 +6,12 @@ from typing import Any, Final
 from msgspec import Struct
 
 from strandline.cdc.session import Session, quoted
-from strandline.core.chunks import Span, cut
+from strandline.core.chunks import Size, Span, cut
 from strandline.wire.change import OWN_SCHEMA
 from strandline.wire.pgoutput import Column, Relation, ReplicaIdentity, Type
 
+TIMEOUT: Final = 60.0
+"""There may be many tables."""
 # Postgres tells the names of types from here on; those below are the same everywhere.
 FIRST_TOLD: Final = 10_000
 # Columns, and which of them are the replica identity, as pgoutput has it. A domain is named by its base type. The rows
@@ -35,7 +37,8 @@ TABLES: Final = """
             where a.attrelid = c.oid and a.attname = any (t.attnames) and not a.attisdropped),
         'leaves', (
             select coalesce(json_agg(json_build_array(l.oid::bigint, s.nspname, l.relname, l.relfilenode::bigint,
-                pg_relation_size(l.oid) / current_setting('block_size')::int) order by l.oid), '[]')
+                json_build_array(pg_relation_size(l.oid) / current_setting('block_size')::int,
+                    pg_table_size(l.oid) / current_setting('block_size')::int)) order by l.oid), '[]')
             from (select c.oid as relid union select relid from pg_partition_tree(c.oid) where isleaf) as within
             join pg_class l on l.oid = within.relid and l.relkind = 'r' and l.relpersistence = 'p'
             join pg_namespace s on s.oid = l.relnamespace))
@@ -53,7 +56,7 @@ class Leaf(Struct, frozen=True):
     name: str
     file: int
     """The number of its file when the snapshot was taken. It is another when the table is rewritten."""
-    blocks: int
+    size: Size
 
     def sql(self) -> str:
         """Its name in a statement."""
@@ -94,13 +97,13 @@ class Chunk(Struct, frozen=True, kw_only=True):
 
 def published_tables(session: Session, publication: str) -> list[SnapshotTable]:
     """The tables of a publication, as the session sees them; ours, of which no events come, left out."""
-    return [_table(json.loads(row[0] or "")) for row in session.query(TABLES, publication, OWN_SCHEMA)]
+    return [_table(json.loads(row[0] or "")) for row in session.query(TABLES, publication, OWN_SCHEMA, timeout=TIMEOUT)]
 
 
 def chunks(tables: list[SnapshotTable], most: int) -> list[Chunk]:
     """Tables in chunks of at most so many blocks, in order."""
     places = [(table, leaf) for table in tables for leaf in range(len(table.leaves))]
-    spans = cut([table.leaves[leaf].blocks for table, leaf in places], most)
+    spans = cut([table.leaves[leaf].size for table, leaf in places], most)
     return [Chunk(table=places[span.table][0], leaf=places[span.table][1], span=span) for span in spans]
 
 
@@ -116,5 +119,5 @@ def _table(told: dict[str, Any]) -> SnapshotTable:
         ),
         types=tuple(Type(kind, schema, base) for _, kind, _, _, schema, base in columns if kind >= FIRST_TOLD),
         where=told["where"],
-        leaves=tuple(Leaf(*leaf) for leaf in told["leaves"]),
+        leaves=tuple(Leaf(*leaf, Size(*size)) for *leaf, size in told["leaves"]),
     )

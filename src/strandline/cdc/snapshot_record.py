@@ -32,7 +32,7 @@ WANT: Final = """
 FORGET: Final = "delete from strandline.snapshot_table where slot = $1"
 TAKE_OVER: Final = """
     update strandline.snapshot set leadership = $2::bigint, start = coalesce(start, $3::pg_lsn)
-    where slot = $1 and leadership <= $2::bigint returning start"""
+    where slot = $1 returning start"""
 START: Final = """
     update strandline.snapshot set start = $3::pg_lsn where slot = $1 and leadership = $2::bigint returning slot"""
 FINISH: Final = """

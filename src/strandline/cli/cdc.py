@@ -13,7 +13,7 @@ from cyclopts import App
 
 from strandline.cdc.checkpoint import Checkpoint
 from strandline.cdc.config import CdcConfig
-from strandline.cdc.lease import acquire, create_lease_table, lease_status
+from strandline.cdc.lease import Leadership, acquire, create_lease_table, lease_status
 from strandline.cdc.publication import check_publications, create_publication
 from strandline.cdc.session import Session
 from strandline.cdc.slot import check_server, create_slot, look, take_over
@@ -90,7 +90,7 @@ def _lead(config: CdcConfig, stop: threading.Event) -> None:
     if leadership is None:
         return
     with leadership:
-        snapshot = _take_slot(config, leadership.number)
+        snapshot = take_slot(config, leadership)
         _say(f"leading '{config.lease_name}', number {leadership.number}")
         # Not before it is needed: who waits to lead does without Spark.
         from strandline.spark.pipeline import publish  # noqa: PLC0415
@@ -122,10 +122,10 @@ def prepare(config: CdcConfig) -> None:
             )
 
 
-def _take_slot(config: CdcConfig, leadership: int) -> HeldSnapshot | None:
+def take_slot(config: CdcConfig, leadership: Leadership) -> HeldSnapshot | None:
     """End whoever reads the slot: we lead. Where there is none, make it. The snapshot that has to come first."""
     dsn, slot = config.postgres.url(), config.postgres.slot
-    record = SnapshotRecord(dsn, slot, leadership)
+    record = SnapshotRecord(dsn, slot, leadership.number)
     with Session(dsn) as session:
         state = look(session, slot)
         if state is not None:
@@ -154,6 +154,7 @@ def _take_slot(config: CdcConfig, leadership: int) -> HeldSnapshot | None:
             f"slot '{slot}' is gone before its snapshot was finished ({due}): all begins anew, and of rows that were "
             f"sent and then deleted, since {lsn_text(due.start)}, nobody will tell"
         )
+    leadership.check()
     held = make_slot(dsn, record)
     _say(f"slot '{slot}' is made: the rows that are there are published, and then the changes from now on")
     return held

@@ -16,6 +16,14 @@ FIRST: Final = -(1 << 53)
 Item = TypeVar("Item")
 
 
+class Size(NamedTuple):
+    """How large a table is."""
+
+    blocks: int
+    whole: int
+    """With what is stored apart (TOAST), in blocks too."""
+
+
 class Span(NamedTuple):
     """Some blocks of a table."""
 
@@ -27,13 +35,14 @@ class Span(NamedTuple):
     """The blocks of all tables before it."""
 
 
-def cut(sizes: Sequence[int], most: int) -> Iterator[Span]:
-    """Tables of so many blocks in spans of at most so many. An empty table has none."""
+def cut(sizes: Sequence[Size], most: int) -> Iterator[Span]:
+    """Tables in spans of at most so many blocks, fewer where much is stored apart. An empty table has none."""
     before = 0
-    for table, size in enumerate(sizes):
-        for first in range(0, size, most):
-            yield Span(table, first, min(first + most, size), before)
-        before += size
+    for table, (blocks, whole) in enumerate(sizes):
+        step = max(1, most * blocks // max(blocks, whole, 1))
+        for first in range(0, blocks, step):
+            yield Span(table, first, min(first + step, blocks), before)
+        before += blocks
 
 
 def ordinal(before: int, place: bytes) -> int:

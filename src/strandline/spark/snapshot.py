@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from threading import Event
 from typing import Any
 
@@ -21,6 +22,7 @@ from strandline.cdc.lease import Leadership
 from strandline.cdc.published import Chunk, chunks
 from strandline.cdc.snapshot import HeldSnapshot
 from strandline.cdc.snapshot_record import SnapshotRecord
+from strandline.clock import SystemClock
 from strandline.core.chunks import waves
 from strandline.core.lease import SNAPSHOT
 from strandline.errors import OptionError
@@ -28,6 +30,7 @@ from strandline.spark.kinesis import in_order, sender_of
 from strandline.spark.kinesis_options import SinkOptions
 from strandline.spark.wal_options import WalOptions
 from strandline.spark.worker import settle
+from strandline.units import nanos
 from strandline.wire.event import EventFormat
 
 CHUNK_BLOCKS = 512
@@ -36,6 +39,9 @@ CHUNKS_A_CORE = 8
 """In a job of Spark, between two looks at how far it is: enough that its cores seldom wait for each other."""
 LOOK_EVERY = 0.1
 CANCEL_WITHIN = 10.0
+TELL_EVERY = nanos(timedelta(seconds=10))
+
+clock = SystemClock()
 
 Name = tuple[str, str]
 Delivered = tuple[Name, int]
@@ -86,14 +92,17 @@ class Snapshot:
 
     def send(self, stop: Event, say: Callable[[str], None]) -> None:
         """Send them, and note how far it is. Returns early when told to stop; raises NotLeading when another leads."""
-        todo = self._begin()
+        todo, told = self._begin(), clock.monotonic()
         for wave in waves(todo, self._at_once * CHUNKS_A_CORE):
             delivered = self._run(wave, stop)
             if delivered is None:
                 return
             for name, count in Counter(name for name, _ in delivered).items():
                 self._record.add(name, rows=sum(rows for its, rows in delivered if its == name), chunks=count)
-            say(f"snapshot: {self._record.state()}")
+            now = clock.monotonic()
+            if now - told >= TELL_EVERY:
+                told = now
+                say(f"snapshot: {self._record.state()}")
         self._record.finish()
         say(f"the snapshot is finished: {self._record.state()}")
 
