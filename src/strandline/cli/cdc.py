@@ -96,8 +96,11 @@ def _lead(config: CdcConfig, stop: threading.Event) -> None:
         from strandline.spark.pipeline import publish  # noqa: PLC0415
 
         line = ProgressLine(clock)
+
+        def show(told: dict[str, Any]) -> None:
+            line.show(lambda: progress(told))
+
         try:
-            show = lambda told: line.show(lambda: progress(told))  # noqa: E731
             publish(config, leadership, stop, show, snapshot=snapshot, say=_say)
         finally:
             line.clear()
