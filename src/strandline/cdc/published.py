@@ -119,5 +119,5 @@ def _table(told: dict[str, Any]) -> SnapshotTable:
         ),
         types=tuple(Type(kind, schema, base) for _, kind, _, _, schema, base in columns if kind >= FIRST_TOLD),
         where=told["where"],
-        leaves=tuple(Leaf(*leaf, Size(*size)) for *leaf, size in told["leaves"]),
+        leaves=tuple(Leaf(oid, schema, name, file, Size(*size)) for oid, schema, name, file, size in told["leaves"]),
     )

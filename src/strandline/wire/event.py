@@ -9,7 +9,7 @@
      "id": 17, "total": "9.50"}
 
 - Both `ts` are when the transaction was committed: a clock of ours would make another event of the same change when it
-  is read again.
+  is read again. Of a row that a snapshot read it is when the snapshot was taken, and `xid` is null.
 - `op` is c (insert), u, d, t (truncate), m (logical message), r (read by a snapshot), begin or commit.
 - `unchanged`, where there are any, names the columns that were not sent (TOAST), and that the new row does not have.
 - `json_null`, where there are any, names the columns of the new row that hold json's `null` and not SQL's, and
