@@ -49,7 +49,7 @@ _HEAD, _LENGTH, _CHUNK_SIZE, _CHUNK, _CHUNK_END, _TRAILER, _UNTIL_CLOSE, _DONE =
 class _Framer:
     """What requests and responses have in common: a head, then a body whose end the head tells."""
 
-    __slots__ = ("_at", "_left", "_line", "body_at", "body_length", "head", "opaque")
+    __slots__ = ("_at", "_left", "_line", "body_at", "body_length", "complete", "head", "opaque")
 
     def __init__(self) -> None:
         self.opaque = False
@@ -60,15 +60,12 @@ class _Framer:
         self._at = _UNTIL_CLOSE if self.opaque else _HEAD
         self._line = b""
         self._left = 0
+        self.complete = False
+        """Whether the message has ended."""
         self.head = b""
         self.body_length = 0
         self.body_at = 0
         """Where in the bytes last fed the body begins or goes on."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether the message has ended."""
-        return self._at is _DONE
 
     @property
     def has_begun(self) -> bool:
@@ -84,10 +81,19 @@ class _Framer:
         """Take bytes; up to where they belong to this message."""
         end = len(data)
         self.body_at = start
-        while start < end and self._at is not _DONE:
+        while start < end:
             at = self._at
+            if at is _DONE:
+                break
             if at is _HEAD:
-                self.body_at = start = self._read_head(data, start)
+                found = None if self._line or data[start] in CR_LF else END_OF_HEAD.search(data, start)
+                if found is not None and (stop := found.end()) - start <= MAX_HEAD:
+                    # Nearly every head lies in one piece.
+                    self.head = data[start:stop]
+                    self.body_at = start = stop
+                    self._begin_body(self.head)
+                else:
+                    self.body_at = start = self._read_head(data, start)
             elif at is _LENGTH or at is _CHUNK:
                 size, left = end - start, self._left
                 if left <= size:
@@ -101,13 +107,15 @@ class _Framer:
                 start = end
             else:
                 start = self._read_line(data, start)
+        self.complete = self._at is _DONE
         return start
 
     def end(self) -> bool:
         """No more bytes will come. Whether the message is complete by that, or was."""
         if self._at is _UNTIL_CLOSE:
             self._at = _DONE
-        return self._at is _DONE
+            self.complete = True
+        return self.complete
 
     def _read_head(self, data: bytes, start: int) -> int:
         if self._line:
@@ -247,7 +255,7 @@ class ResponseFramer(_Framer):
         if line is None:
             raise FramingError("no HTTP/1 status line")
         status = int(line[1])
-        if 100 <= status < 200 and status != 101:
+        if status < 200 and status != 101:
             self.interim += 1
             self.head = b""
             return
