@@ -36,8 +36,8 @@ from strandline.replay.tracing import TracedEngine, configured_tracer
 from strandline.replay.transforms import Transform
 from strandline.units import Nanos, nanos
 from strandline.wire.captured import Unreadable, is_behind, stream_of
-from strandline.wire.traffic import TOPIC
-from strandline.wire.transactions import Accumulator, Cause, Record
+from strandline.wire.traffic import TOPIC, when
+from strandline.wire.transactions import FARTHEST, Accumulator, Cause, Record
 
 TICK = 0.1
 REFERENCE_WITHIN = timedelta(seconds=5)
@@ -398,7 +398,7 @@ class Replay:
         monotonic, over, is_spread = self.clock.monotonic, self._over, len(self._ends) > 1
         until = self.plan.until if isinstance(self.plan.until, datetime) else None
         ends = self._ends if self.plan.until is Until.LIVE else {}
-        self._bound_times()
+        latest = self._bound_times()
         since = monotonic()
         for taken in records:
             if monotonic() - since > AT_A_TIME:
@@ -419,7 +419,7 @@ class Replay:
                 continue
             if is_spread and taken.key != stream.connectionId.encode():
                 raise ScatteredCapture(self.plan.topic, taken.partition, taken.offset)
-            if until is not None and is_behind(stream, until):
+            if until is not None and is_behind(stream, until) and when(stream.subStream[0]) <= latest:
                 self._end(partition)
                 continue
             record = _Held(partition.number, taken.offset, taken.generation, self._free)
@@ -437,13 +437,13 @@ class Replay:
             what = "observations with a time far in the future are replayed with what lies before them in the log"
             log.warning("%s: %d %s; look at the clock of what captured them", place, new, what)
 
-    def _bound_times(self) -> None:
-        """Nothing was captured in the future. Only where the whole log lies there, its own clock counts."""
-        times = (self.accumulator.time(partition.number) for partition in self.gate.partitions)
-        present = max((time for time in times if time is not None), default=self.engine.timeline.reference)
-        if present is not None:
-            latest = max(self.clock.wall() + SKEW, present + nanos(self.plan.lookahead))
-            self.accumulator.bound(present, Nanos(latest))
+    def _bound_times(self) -> Nanos:
+        """Nothing was captured in the future, by more than clocks differ; unless the whole log lies there."""
+        latest, reference = Nanos(self.clock.wall() + SKEW), self.engine.timeline.reference
+        if reference is None or reference > latest:
+            return FARTHEST
+        self.accumulator.bound(reference, latest)
+        return latest
 
     def _bury(self, taken: Taken, problem: str) -> None:
         self.buried += 1

@@ -72,6 +72,7 @@ class Gathering:
         self._framer = ResponseFramer()
         self._count = count
         self._counted = 0
+        self._began = self._ended = Nanos(0)
         self.drop()
         self.expect(method, keep)
 
@@ -96,7 +97,6 @@ class Gathering:
         self._kept = b""
         self._length = 0
         self._hash: _Hash | None = None
-        self._began = self._ended = Nanos(0)
 
     @property
     def is_opaque(self) -> bool:

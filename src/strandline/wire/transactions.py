@@ -259,20 +259,17 @@ class Accumulator:
         self._partitions: dict[int, OrderedDict[tuple[str, str], _Connection]] = {}
         self._unmarked: dict[int, dict[ConnectionKey, _Connection]] = {}
         self._times: dict[int, Nanos] = {}
-        self._present, self._latest = Nanos(0), FARTHEST
+        self._first, self._latest = Nanos(0), FARTHEST
         self.strays = 0
         """How many observations had a time that cannot be."""
 
-    def bound(self, present: Nanos, latest: Nanos) -> None:
-        """No time beyond the latest can be: what has one counts as seen when its partition was read last.
+    def bound(self, first: Nanos, latest: Nanos) -> None:
+        """No time beyond the latest can be: what has one counts as seen when its partition was read last, or first."""
+        self._first, self._latest = first, latest
 
-        Where nothing was read of the partition yet, it counts as seen at present.
-        """
-        self._present, self._latest = present, latest
-
-    def _present_for(self, partition: int) -> Nanos:
+    def _stray(self, partition: int) -> Nanos:
         self.strays += 1
-        return self._times.get(partition, self._present)
+        return self._times.get(partition, self._first)
 
     def accept(self, record: Record, stream: TrafficStream) -> None:
         """Take the next record of a partition."""
@@ -285,7 +282,7 @@ class Accumulator:
                 # As `when` has it: a call for each would cost more than that.
                 ts = observation.ts
                 at = Nanos(ts.seconds * 1_000_000_000 + ts.nanos)
-                at = at if at <= self._latest else self._present_for(record.partition)
+                at = at if at <= self._latest else self._stray(record.partition)
                 kind = observation.WhichOneof("Capture")
                 if connection.unmarked and kind != "requestDropped":
                     self._confirm(connection)
