@@ -82,7 +82,7 @@ class Output:
     def write(self, work: Work) -> None:
         """All is known of a transaction: its result is written soon.
 
-        Not at once: the next request on its connection goes out first, and many results in a row cost half.
+        Not at once: the next request on its connection goes out first.
         """
         self._unsafe[work.transaction.record.partition] += 1
         if work.spool.size - len(work.transaction.head) <= self._limits.body:
