@@ -49,6 +49,7 @@ class Driver:
     """`strandline replay` with members on Spark, run as a command in a process group of its own."""
 
     def __init__(self, kafka: KafkaCluster, topic: str, server: Server, directory: Path) -> None:
+        self._directory = directory
         self._log = directory / "driver.log"
         self._command = [
             *(sys.executable, "-m", "strandline", "replay", "--target", f"http://127.0.0.1:{server.port}"),
@@ -60,7 +61,7 @@ class Driver:
     async def start(self, *arguments: str) -> Self:
         with self._log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                *self._command, *arguments, stdout=log, stderr=log, start_new_session=True
+                *self._command, *arguments, stdout=log, stderr=log, start_new_session=True, cwd=self._directory
             )
         return self
 
