@@ -125,11 +125,15 @@ def summarise(spark: SparkSession, plan: Plan, work: Path, *, now_us: int, say: 
         ignored_headers=sorted(plan.rules.default_headers),
     )
     summary = msgspec.structs.replace(summary, gates=[gate.check(summary) for gate in plan.gates])
-    write_small_tables(summary, [row.asDict() for row in rows], made / TABLES)
-    (made / SUMMARY).write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1))
-    (made / PAGE).write_text(render(summary), encoding="utf-8")
+    _write(summary, rows, made)
     put_in_place(made, plan.out)
     return summary
+
+
+def _write(summary: Summary, differences: Iterable[Any], made: Path) -> None:
+    write_small_tables(summary, [row.asDict() for row in differences], made / TABLES)
+    (made / SUMMARY).write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1))
+    (made / PAGE).write_text(render(summary), encoding="utf-8")
 
 
 def keep(frame: DataFrame, path: Path) -> None:
