@@ -61,7 +61,7 @@ class Places:
         """Start it; to be closed then."""
         self.context = launch(self._conf, Path(self._directory.name, "spark.log"))
         if not is_local(self.master):
-            self.context.addPyFile(str(self._own_code()))
+            self.context.addPyFile(str(archived(Path(self._directory.name))))
 
     def close(self) -> None:
         """Stop it."""
@@ -100,17 +100,18 @@ class Places:
         java: Any = self.context._jsc.sc()
         return int(java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()))
 
-    def _own_code(self) -> Path:
-        """This package as an archive, so that executors run what we run; what it needs must be there.
 
-        Compiled, as nothing keeps what would be compiled from it there, and members that are started anew are in haste.
-        """
-        archive = Path(self._directory.name, "strandline.zip")
-        root = Path(str(files("strandline")))
-        with zipfile.PyZipFile(str(archive), "w", zipfile.ZIP_DEFLATED) as out:
-            out.writepy(str(root))
-            out.write(root / "spark" / SUPERVISOR, f"strandline/spark/{SUPERVISOR}")
-        return archive
+def archived(directory: Path) -> Path:
+    """This package as an archive, so that executors run what we run; what it needs must be there.
+
+    Compiled, as nothing keeps what would be compiled from it there, and members that are started anew are in haste.
+    """
+    archive = directory / "strandline.zip"
+    root = Path(str(files("strandline")))
+    with zipfile.PyZipFile(str(archive), "w", zipfile.ZIP_DEFLATED) as out:
+        out.writepy(str(root))
+        out.write(root / "spark" / SUPERVISOR, f"strandline/spark/{SUPERVISOR}")
+    return archive
 
 
 def check_workers(wanted: int | None, *, slots: int, partitions: int, master: str) -> int:
