@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from strandline.spark.starting import PREPARING
+
 PROGRAM = """
 from strandline.spark import session
 
@@ -28,7 +30,7 @@ def test_spark_runs_with_no_java_on_the_path(tmp_path: Path) -> None:
             link = tools / tool.name
             if not tool.name.startswith("java") and not link.is_symlink():
                 link.symlink_to(tool)
-    env = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {"PATH": str(tools)}
+    env = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {"PATH": str(tools), PREPARING: "1"}
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=200, check=False
     )

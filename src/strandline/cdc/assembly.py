@@ -206,8 +206,8 @@ class Assembly:
             size += len(event.event) + len(event.partition_key) + OVERHEAD
         if self._stop is not None:
             self._check_stop(here)
-        else:
-            if self._parts and not self._has_room(len(events), size):
+        elif not self._has_room(len(events), size):
+            if self._parts:
                 self._leave()
             if self._open and not self._has_room(len(events), size):
                 self._cut(stamp)

@@ -16,7 +16,6 @@ import msgspec
 import pyarrow as pa
 import uvloop
 
-from strandline.cdc.api import Api
 from strandline.cdc.deadletter import DeadLetterPlace
 from strandline.cdc.failures import BACKOFF, REGION, Course, Problem, answered
 from strandline.cdc.limits import SendOptions, ShardRate
@@ -82,6 +81,9 @@ class Sender:
     ) -> None:
         """`stream` is a name or an ARN. Region, endpoint and credentials are found as the AWS tools find them."""
         self._options = options or SendOptions()
+        # Not before a sender is made: Spark looks at the sink in several processes that send nothing.
+        from strandline.cdc.api import Api  # noqa: PLC0415
+
         self._api = Api(region=region, endpoint_url=endpoint_url, timeout=self._options.timeout)
         self._stream = stream
         self._named = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}

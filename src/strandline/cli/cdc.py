@@ -69,6 +69,9 @@ def run(*, config: Path) -> None:
 
 def _serve(config: CdcConfig, stop: threading.Event) -> None:
     """Lead whenever we can, until told to stop."""
+    # Loaded while there is time; who waits to lead has no session of Spark.
+    import strandline.spark.pipeline  # noqa: F401, PLC0415
+
     _say(f"waiting to lead '{config.lease_name}'")
     told = ""
     while not stop.is_set():

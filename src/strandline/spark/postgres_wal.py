@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from strandline.cdc.changes import Changes
 from strandline.cdc.mark import Mark
 from strandline.cdc.publication import check_publications
-from strandline.cdc.rows import COLUMNS
+from strandline.cdc.rows import told_as
 from strandline.cdc.session import Session
 from strandline.cdc.shelf import Place, Shelf, fetch
 from strandline.cdc.slot import check_server, check_slot, look
@@ -47,7 +47,7 @@ class PostgresWal(DataSource):
         return "postgres_wal"
 
     def schema(self) -> str:
-        return COLUMNS
+        return told_as(WalOptions.parse(self.options).columns)
 
     def streamReader(self, schema: StructType) -> "WalReader":  # noqa: ARG002, N802
         return WalReader(WalOptions.parse(self.options))

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from strandline.errors import StrandlineError
+from strandline.spark.starting import quick_python, with_archive
 from strandline.stack.java import find_java
 
 LOOPBACK_ONLY = {
@@ -36,9 +37,9 @@ def session(app_name: str, *, master: str = "local[*]", options: Mapping[str, st
 
     With a local master it listens on loopback and has no web page, unless `options` say otherwise.
     """
-    prepare_environment()
+    prepare_environment(master)
     builder = SparkSession.builder.appName(app_name).master(master)
-    for key, value in {**_defaults(master), **(options or {})}.items():
+    for key, value in with_archive({**_defaults(master), **(options or {})}).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
@@ -67,14 +68,14 @@ def opened(
 def configured(app_name: str, master: str, options: Mapping[str, str]) -> SparkConf:
     """The settings of an application of ours."""
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app_name)
-    for key, value in {**_defaults(master), **options}.items():
+    for key, value in with_archive({**_defaults(master), **options}).items():
         conf.set(key, value)
     return conf
 
 
 def launch(conf: SparkConf, log: Path) -> SparkContext:
     """Start Spark, with what the JVM says in a file."""
-    prepare_environment()
+    prepare_environment(conf.get("spark.master") or "")
     try:
         with log.open("wb") as out:
             # In a session of its own: a Ctrl-C at the terminal is for us, who end its work first.
@@ -137,10 +138,13 @@ def _defaults(master: str) -> dict[str, str]:
     return {"spark.sql.session.timeZone": "UTC", **(LOOPBACK_ONLY if is_local(master) else {})}
 
 
-def prepare_environment() -> None:
+def prepare_environment(master: str) -> None:
     """Name the Java and the Python to use, which Spark takes from the environment alone when it starts the JVM."""
     os.environ["JAVA_HOME"] = str(find_java().home)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    quick = str(quick_python())
+    if os.environ.get("PYSPARK_PYTHON", quick) in {quick, sys.executable}:
+        # Executors elsewhere have a cache of their own.
+        os.environ["PYSPARK_PYTHON"] = quick if is_local(master) else sys.executable
 
 
 def is_local(master: str) -> bool:

@@ -6,13 +6,15 @@ from datetime import timedelta
 
 from strandline.cdc.changes import ChangeSettings
 from strandline.cdc.replication import ReplicationSettings
-from strandline.errors import OptionError
+from strandline.cdc.rows import SCHEMA
+from strandline.errors import OptionError, did_you_mean
 from strandline.spark.options import choice, count, known, span
 from strandline.wire.event import EventFormat
 
 NAMES = ("dsn", "slot", "publications", "form", "partitionKey", "splitKeyChanges", "markers", "inProgress", "serveAt")
+COLUMNS = "columns"
 LIMITS = ("maxRowsPerEpoch", "maxBytesPerEpoch", "idleEvery")
-OPTIONS = {name.lower(): name for name in (*NAMES, *LIMITS)}
+OPTIONS = {name.lower(): name for name in (*NAMES, *LIMITS, COLUMNS)}
 REQUIRED = {"dsn": "the connection string of Postgres", "slot": "its name", "publications": "names, commas between"}
 TRUTH = ("false", "true")
 
@@ -32,6 +34,8 @@ class WalOptions:
     """Whether large transactions are sent while they run."""
     serve_at: str
     """The address of the driver at which tasks fetch rows."""
+    columns: tuple[str, ...]
+    """Of a row; those that are not wanted cost nothing."""
     max_rows: int
     max_bytes: int
     idle_every: timedelta
@@ -53,6 +57,7 @@ class WalOptions:
             markers=choice(options, "markers", TRUTH) == "true",
             in_progress=choice(options, "inProgress", ("true", "false")) == "true",
             serve_at=options.get("serveat") or "127.0.0.1",
+            columns=_columns(options.get(COLUMNS)),
             max_rows=count(options, "maxRowsPerEpoch") or 50_000,
             max_bytes=count(options, "maxBytesPerEpoch") or 32 << 20,
             idle_every=span(options, "idleEvery") or timedelta(seconds=10),
@@ -71,6 +76,7 @@ class WalOptions:
                 key_template=self.partition_key,
             ),
             markers=self.markers,
+            columns=self.columns,
             max_rows=self.max_rows,
             max_bytes=self.max_bytes,
         )
@@ -80,3 +86,14 @@ class WalOptions:
         """The settings that number the events of a transaction, in words."""
         chosen = {"splitKeyChanges": self.split_key_changes, "markers": self.markers}
         return " ".join(f"{name}={str(value).lower()}" for name, value in chosen.items())
+
+
+def _columns(text: str | None) -> tuple[str, ...]:
+    """Names, commas between; all unless given."""
+    if text is None:
+        return tuple(SCHEMA.names)
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in SCHEMA.names:
+            raise OptionError(f"option '{COLUMNS}': '{name}' is unknown; {did_you_mean(name, SCHEMA.names)}")
+    return names
