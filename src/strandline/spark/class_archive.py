@@ -6,7 +6,6 @@ Runs what our commands run on Spark, in small, and has the JVM write down the cl
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -140,4 +139,4 @@ def _batch(spark: SparkSession, work: Path) -> None:
 if __name__ == "__main__":
     os.environ[PREPARING] = "1"
     os.nice(19)
-    sys.exit(prepare())
+    prepare()

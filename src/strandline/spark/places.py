@@ -14,6 +14,7 @@ from typing import Any
 from strandline.errors import OptionError, StrandlineError
 from strandline.spark.member import SUPERVISOR
 from strandline.spark.session import configured, is_local, launch
+from strandline.spark.starting import JAVA_OPTIONS
 
 MOST_FAILURES = 100
 """So often each task is started anew before Spark gives the run up."""
@@ -37,6 +38,9 @@ FOR_LONG_TASKS = {
     "spark.log.level": "WARN",
 }
 
+# Its JVM starts tasks and waits: the second compiler would cost more than it gains.
+FOR_A_QUIET_DRIVER = {"spark.ui.enabled": "false", JAVA_OPTIONS: "-XX:TieredStopAtLevel=1"}
+
 
 def local_slots(master: str) -> int | None:
     """How many tasks a local master runs at a time; None for all other masters."""
@@ -54,7 +58,7 @@ class Places:
         slots = local_slots(master)
         # Only a master that is written so starts a task anew in local mode.
         self.master = master if slots is None else f"local[{slots},{MOST_FAILURES}]"
-        self._conf = configured(name, self.master, {"spark.ui.enabled": "false", **options, **FOR_LONG_TASKS})
+        self._conf = configured(name, self.master, {**FOR_A_QUIET_DRIVER, **options, **FOR_LONG_TASKS})
         self._directory = tempfile.TemporaryDirectory(prefix="strandline-fleet-", ignore_cleanup_errors=True)
 
     def open(self) -> None:

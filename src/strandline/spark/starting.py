@@ -24,6 +24,8 @@ from strandline.stack.cache import cache_dir
 from strandline.stack.java import find_java
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+# One that does not fit is nothing that anybody has to hear of.
+MAPPED = "-XX:SharedArchiveFile={archive} -Xlog:cds*=off"
 # Whoever prepares an archive is not to have another prepared.
 PREPARING = "STRANDLINE_PREPARING_CLASSES"
 PYTHON = """\
@@ -51,14 +53,17 @@ def with_archive(settings: Mapping[str, str]) -> dict[str, str]:
         _prepare(archive)
         return dict(settings)
     given = settings.get(JAVA_OPTIONS, "")
-    return {**settings, JAVA_OPTIONS: f"{given} -XX:SharedArchiveFile={archive}".strip()}
+    return {**settings, JAVA_OPTIONS: f"{given} {MAPPED.format(archive=archive)}".strip()}
 
 
 @cache
 def archive_path() -> Path:
     """Where the class archive of this Spark on this Java is, or will be."""
-    home = os.environ.get("SPARK_HOME", "")
-    told = "\n".join([find_java().banner, pyspark.__version__, pyspark.__file__, home])
+    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    jars = home / "jars"
+    # Another when the jars are: Java would pass over one that was made of others.
+    installed = jars.stat().st_mtime_ns if jars.exists() else 0
+    told = "\n".join([find_java().banner, pyspark.__version__, str(home), str(installed)])
     return cache_dir() / f"spark-{pyspark.__version__}-{hashlib.sha256(told.encode()).hexdigest()[:16]}.jsa"
 
 
