@@ -35,6 +35,8 @@ from strandline.stack.locks import try_lock
 WITHIN = timedelta(minutes=10).total_seconds()
 LOOK_EVERY = 0.1
 EPOCHS = 3
+# Each environment has one of its own, and is gone one day.
+KEPT = 4
 
 
 class Few(DataSource):
@@ -92,6 +94,8 @@ def prepare() -> None:
     try:
         _run(work)
         (work / "classes.jsa").rename(archive)
+        for old in sorted(archive.parent.glob("spark-*.jsa"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
+            old.unlink(missing_ok=True)
     except (StrandlineError, PySparkException, Py4JError, OSError, subprocess.TimeoutExpired) as error:
         given_up(archive).write_text(f"{error}\n")
     finally:
