@@ -47,7 +47,7 @@ def test_a_stream_that_tells_what_happened_passes_with_its_repeats_counted() -> 
 
 @pytest.mark.parametrize("lost", range(5))
 def test_a_record_that_is_missing_is_found(lost: int) -> None:
-    with pytest.raises(AssertionError, match="steps were taken|arrived"):
+    with pytest.raises(AssertionError, match=r"steps were taken|arrived"):
         check(HISTORY, {"a": STREAM[:lost] + STREAM[lost + 1 :]})
 
 
@@ -68,7 +68,7 @@ def test_a_repeat_that_is_another_event_is_found() -> None:
 
 
 def test_a_repeat_with_another_id_is_found() -> None:
-    with pytest.raises(AssertionError, match="2 steps were taken, and 3|step"):
+    with pytest.raises(AssertionError, match=r"step 2 of|steps were taken"):
         check(HISTORY, {"a": [*STREAM[:3], record("0/F1", "u", 1, row(1, 2)), *STREAM[3:]]})
 
 

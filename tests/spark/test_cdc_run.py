@@ -97,7 +97,7 @@ def await_more(kinesis: Kinesis, place: Place, trouble: Trouble) -> None:
 def finish(kinesis: Kinesis, place: Place, trouble: Trouble) -> int:
     """All that was written is acknowledged, and is what arrived; the number of repeats."""
     kinesis.set_faults(place.name)
-    end = place.sql("select pg_current_wal_flush_lsn() - '0/0'")[0][0]
+    end = int(place.sql("select pg_current_wal_flush_lsn() - '0/0'")[0][0])
 
     def is_acknowledged() -> bool:
         trouble.check()
@@ -148,10 +148,15 @@ FAULTS: list[list[Fault]] = [
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("major", "master"), [(18, "local[2,4]"), (16, "local[2,4]"), (18, "local-cluster[2,1,1024]")])
+@pytest.mark.parametrize(
+    "stage",
+    [(18, "local[2,4]"), (16, "local[2,4]"), (18, "local-cluster[2,1,1024]")],
+    ids=["18-local", "16-local", "18-executors"],
+)
 def test_under_faults_of_every_kind_what_arrives_is_what_happened(
-    major: int, master: str, kinesis: Kinesis, open_dir: Path, tmp_path: Path, seed: int
+    stage: tuple[int, str], kinesis: Kinesis, open_dir: Path, tmp_path: Path, seed: int
 ) -> None:
+    major, master = stage
     turns = int(os.environ.get("STRANDLINE_TURNS") or 8)
     server = Postgres(open_dir / "postgres", temporary=True, major=major)
     server.start(Event())

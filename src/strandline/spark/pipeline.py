@@ -1,10 +1,14 @@
 """The pipeline of `strandline cdc`: changes of Postgres into Kinesis, as one query of Spark, for as long as we lead."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from strandline.cdc.config import CdcConfig
@@ -22,10 +26,12 @@ from strandline.errors import (
 )
 from strandline.spark.kinesis import Kinesis
 from strandline.spark.postgres_wal import PostgresWal
-from strandline.spark.refusal import own_words, refused_in_one_line
+from strandline.spark.refusal import own_words
 from strandline.spark.session import opened
 
 LOOK_EVERY = 0.1
+# So often in a row a query may end without an epoch before another instance is to try.
+MOST_FAILURES = 3
 OPTIONS = {
     "spark.ui.showConsoleProgress": "false",
     # A batch is one task: its worker stays, with its connections, from batch to batch.
@@ -45,26 +51,37 @@ LASTING = {
 
 Tell = Callable[[dict[str, Any]], None]
 
+log = logging.getLogger(__name__)
+
 
 def publish(config: CdcConfig, leadership: Leadership, stop: Event, tell: Tell) -> None:
     """Publish until told to stop. Raises NotLeading when another leads, or what the query ended with."""
     options = {**OPTIONS, **config.spark.settings, "spark.sql.streaming.stopTimeout": str(STOP_WITHIN_MS)}
     sources = (PostgresWal, Kinesis)
     with (
+        _in_our_words(),
         opened("strandline cdc", master=config.spark.master, options=options, sources=sources) as spark,
-        refused_in_one_line(),
     ):
         rows = spark.readStream.format("postgres_wal").options(**config.source_options()).load()
-        query = (
-            rows.writeStream.format("kinesis")
-            .options(**config.sink_options(leadership.number))
-            .option("checkpointLocation", str(Path(config.checkpoint).absolute()))
-            .start()
-        )
-        try:
-            _watch(query, leadership, stop, tell)
-        finally:
-            query.stop()
+        failures = 0
+        while True:
+            query = (
+                rows.writeStream.format("kinesis")
+                .options(**config.sink_options(leadership.number))
+                .option("checkpointLocation", str(Path(config.checkpoint).absolute()))
+                .start()
+            )
+            try:
+                _watch(query, leadership, stop, tell)
+                return
+            except PublishingEnded as error:
+                # To begin again here takes a second, and with another session or leader many.
+                failures = failures + 1 if query.lastProgress is None else 1
+                if failures > MOST_FAILURES:
+                    raise
+                log.warning("%s; it is begun again", error)
+            finally:
+                query.stop()
 
 
 def _watch(query: StreamingQuery, leadership: Leadership, stop: Event, tell: Tell) -> None:
@@ -72,15 +89,23 @@ def _watch(query: StreamingQuery, leadership: Leadership, stop: Event, tell: Tel
     while not stop.wait(LOOK_EVERY):
         leadership.check()
         if not query.isActive:
-            raise _cause(query)
+            raise _cause(str(query.exception() or "nothing was told"))
         last = query.lastProgress
         if last is not None and last["batchId"] != told:
             told = last["batchId"]
             tell(dict(last))
 
 
-def _cause(query: StreamingQuery) -> StrandlineError:
-    """What ended the query, in our own words where Spark quotes them."""
-    told = str(query.exception() or "nothing was told")
-    name, line = own_words(told) or ("", told.strip().splitlines()[0][:500])
+@contextmanager
+def _in_our_words() -> Iterator[None]:
+    """Tell an error of Spark itself, of a query that could not even be begun, as one of ours."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise _cause(str(error)) from error
+
+
+def _cause(told: str) -> StrandlineError:
+    """What ended a query, in our own words where Spark quotes them."""
+    name, line = own_words(told) or ("", told.strip().partition("\n")[0][:500])
     return StrandlineError(line) if name in LASTING else PublishingEnded(line)
