@@ -5,6 +5,7 @@ Without Spark it can be ended at any step, hundreds of times in a test.
 
 import pickle
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,14 @@ class Checkpoint:
     planned: list[dict[str, Any]] = field(default_factory=list)
     done: int = 0
 
+    def plan(self, end: dict[str, Any]) -> None:
+        """The next epoch ends here."""
+        self.planned.append(end)
+
+    def finish(self) -> None:
+        """It is delivered."""
+        self.done += 1
+
 
 class Query:
     """One life of a query. `reach` is called at each step, and before each request; it may raise."""
@@ -41,6 +50,7 @@ class Query:
         *,
         leadership: int = 1,
         reach: Callable[[str], None] = lambda step: None,
+        fenced: Callable[[int], AbstractContextManager[Callable[[], None]]] = lambda epoch: nullcontext(lambda: None),
         altered: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = lambda rows: rows,
     ) -> None:
         self.reader = make()
@@ -49,6 +59,7 @@ class Query:
         self._checkpoint = checkpoint
         self._leadership = leadership
         self._reach = reach
+        self._fenced = fenced
         self._altered = altered
 
     def epoch(self) -> bool:
@@ -62,16 +73,19 @@ class Query:
                 return False
             if done:
                 self.reader.commit(start)
-            planned.append(end)
+            self._checkpoint.plan(end)
         end = planned[done]
         self._reach("noted")
-        self._sender.send(
-            in_order(self._altered(self._rows(start, end))),
-            leadership=self._leadership,
-            fence=lambda: self._reach("sending"),
-        )
+        with self._fenced(done) as fence:
+
+            def may_send() -> None:
+                self._reach("sending")
+                fence()
+
+            rows = in_order(self._altered(self._rows(start, end)))
+            self._sender.send(rows, leadership=self._leadership, fence=may_send)
         self._reach("sent")
-        self._checkpoint.done += 1
+        self._checkpoint.finish()
         self._reach("done")
         return True
 

@@ -14,14 +14,15 @@ from pathlib import Path
 from threading import Event
 
 import boto3
+import pyspark
 import pytest
 
 from strandline.stack import FailRecords, Fault, Kinesis, Refuse, Shuffle, Throttle, TimeOut
 from strandline.stack.postgres import Postgres
-from tests.cdc.history import READ, TABLE, TRIGGERS, check
+from tests.cdc.history import TABLE, TRIGGERS
+from tests.cdc.instances import Instance, Trouble, await_more, finish, running
 from tests.cdc.load import Load
 from tests.cdc.support import Place
-from tests.spark.instances import PATIENCE, Instance, Trouble, running
 from tests.support import run_strandline, wait_for
 
 EPOCH_ROWS = 400
@@ -77,34 +78,10 @@ def config(place: Place, kinesis: Kinesis, tmp_path: Path) -> Path:
 
 def starter(config: Path, kinesis: Kinesis) -> Start:
     numbers = itertools.count()
-    return lambda: Instance(config, kinesis, config.parent / f"instance-{next(numbers)}.log")
-
-
-def accepted(kinesis: Kinesis, place: Place) -> int:
-    return kinesis.counts(place.name).records
-
-
-def await_more(kinesis: Kinesis, place: Place, trouble: Trouble) -> None:
-    wanted = accepted(kinesis, place) + 50
-
-    def has_come() -> bool:
-        trouble.check()
-        return accepted(kinesis, place) > wanted
-
-    wait_for(has_come, "changes arrive", PATIENCE)
-
-
-def finish(kinesis: Kinesis, place: Place, trouble: Trouble) -> int:
-    """All that was written is acknowledged, and is what arrived; the number of repeats."""
-    kinesis.set_faults(place.name)
-    end = int(place.sql("select pg_current_wal_flush_lsn() - '0/0'")[0][0])
-
-    def is_acknowledged() -> bool:
-        trouble.check()
-        return place.confirmed() >= end
-
-    wait_for(is_acknowledged, "all is acknowledged", PATIENCE)
-    return check(place.sql(READ), kinesis.records(place.name), epoch_rows=EPOCH_ROWS)
+    program = ["-m", "strandline", "cdc", "run", "--config", str(config)]
+    # For masters that start executors, which are not told where Spark is otherwise.
+    env = {**kinesis.settings(), "SPARK_HOME": str(Path(pyspark.__file__).parent)}
+    return lambda: Instance(program, config.parent / f"instance-{next(numbers)}.log", env)
 
 
 @pytest.mark.timeout(900)
@@ -129,7 +106,7 @@ def test_a_killed_leader_is_followed_by_the_next_and_nothing_is_lost(
             leader.end(signal.SIGKILL)
             wait_for(standby.leads, "the other leads")
             await_more(kinesis, place, trouble)
-        finish(kinesis, place, trouble)
+        finish(kinesis, place, trouble, epoch_rows=EPOCH_ROWS)
         told = run_strandline("cdc", "status", "--config", config)
         assert f":{standby.process.pid}, number 2, for" in told.stdout, told
         assert standby.end(signal.SIGTERM) == 0, standby.said()
@@ -193,8 +170,8 @@ def endure(place: Place, kinesis: Kinesis, trouble: Trouble, seed: int, turns: i
                 happened[what.__name__] += 1
             await_more(kinesis, place, trouble)
         trouble.thaw()
-        repeats = finish(kinesis, place, trouble)
-        records = accepted(kinesis, place)
+        repeats = finish(kinesis, place, trouble, epoch_rows=EPOCH_ROWS)
+        records = kinesis.counts(place.name).records
         log.warning("%s; %s, %d conflicts", dict(happened), dict(load.committed), load.conflicts)
         log.warning("%d records, %d of them repeats", records, repeats)
     finally:

@@ -1,19 +1,19 @@
-"""Instances of `strandline cdc run`, and what can happen to them: killed, frozen, cut off, their Postgres restarted."""
+"""Instances of which one leads, and what can happen to them: killed, frozen, cut off, their Postgres restarted."""
 
 import os
 import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
 
 import psycopg
-import pyspark
 
 from strandline.stack import Kinesis
+from tests.cdc.history import READ, check
 from tests.cdc.support import Place
 from tests.spark.cluster import command
 from tests.support import TIMEOUT, wait_for
@@ -25,15 +25,12 @@ WORKER = " -m pyspark"
 
 
 class Instance:
-    """A process of `strandline cdc run`, and what it has said."""
+    """A process that leads or waits to, such as one of `strandline cdc run`, and what it has said."""
 
-    def __init__(self, config: Path, kinesis: Kinesis, log: Path) -> None:
+    def __init__(self, program: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
         self._log = log
-        program = [sys.executable, "-m", "strandline", "cdc", "run", "--config", str(config)]
-        # For masters that start executors, which are not told where Spark is otherwise.
-        env = {**os.environ, **kinesis.settings(), "SPARK_HOME": str(Path(pyspark.__file__).parent)}
         with log.open("wb") as out:
-            self.process = subprocess.Popen(program, stderr=out, env=env)
+            self.process = subprocess.Popen([sys.executable, *program], stderr=out, env={**os.environ, **env})
 
     def said(self) -> str:
         return self._log.read_text()
@@ -160,3 +157,27 @@ class Trouble:
 
     def crash_postgres(self) -> None:
         self._place.server.restart(Event(), crash=True)
+
+
+def await_more(kinesis: Kinesis, place: Place, trouble: Trouble) -> None:
+    """More records than were on their way."""
+    wanted = kinesis.counts(place.name).records + 50
+
+    def has_come() -> bool:
+        trouble.check()
+        return kinesis.counts(place.name).records > wanted
+
+    wait_for(has_come, "changes arrive", PATIENCE)
+
+
+def finish(kinesis: Kinesis, place: Place, trouble: Trouble, *, epoch_rows: int) -> int:
+    """All that was written is acknowledged, and is what arrived; the number of repeats."""
+    kinesis.set_faults(place.name)
+    end = int(place.sql("select pg_current_wal_flush_lsn() - '0/0'")[0][0])
+
+    def is_acknowledged() -> bool:
+        trouble.check()
+        return place.confirmed() >= end
+
+    wait_for(is_acknowledged, "all is acknowledged", PATIENCE)
+    return check(place.sql(READ), kinesis.records(place.name), epoch_rows=epoch_rows)
