@@ -55,6 +55,7 @@ def opened(
     conf = configured(app_name, master, options)
     # What it logs is raised as well, and when a query is stopped it logs pages of the JVM's.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_of_py4j)
     with tempfile.TemporaryDirectory(prefix="strandline-spark-", ignore_cleanup_errors=True) as directory:
         context = launch(conf, Path(directory, "spark.log"))
         # When the JVM is gone, it prints where it was when it learnt of it.
@@ -72,6 +73,11 @@ def opened(
             raise SparkEnded("Spark's JVM has ended by itself, or was killed") from None
         finally:
             _end(context)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Some of it goes to the logger of all."""
+    return "py4j" not in record.pathname
 
 
 def _end(context: SparkContext) -> None:
