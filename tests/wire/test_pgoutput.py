@@ -5,7 +5,7 @@ import re
 from typing import get_args
 
 import pytest
-from hypothesis import find, given
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from strandline.errors import MalformedChange
@@ -34,7 +34,11 @@ ALONE = {Begin, Commit, StreamStart, StreamCommit, StreamAbort}
 def test_every_kind_of_message_is_tried_inside_and_outside_a_streamed_transaction(kind: type) -> None:
     for tried, is_there in ((OUTSIDE, kind is not StreamStop), (INSIDE, kind not in ALONE)):
         if is_there:
-            find(tried, lambda message: type(message) is kind)
+            find(
+                tried,
+                lambda message: type(message) is kind,
+                settings=settings(phases=[Phase.generate], max_examples=5_000),
+            )
 
 
 @given(EITHER)
