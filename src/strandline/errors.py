@@ -41,6 +41,7 @@
     │   └── ChangesLost                changes that can no longer be had, or that would be passed over
     ├── ShelfEmpty                     rows that were made ready, and are gone before a task fetched them
     ├── SpillFailed                    transactions in progress that can be kept neither in memory nor on disk
+    ├── SparkEnded                     a session of Spark whose JVM is gone
     ├── PublishingEnded                a query that ended for a reason that may pass
     ├── NotLeading                     a leadership, or an attempt under it, that may not publish any more
     ├── ScatteredCapture               a capture whose connections lie on several partitions
@@ -345,6 +346,10 @@ class SpillFailed(StrandlineError):
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"{problem}; give TMPDIR a place with room, or have transactions come only when committed")
+
+
+class SparkEnded(StrandlineError):
+    """A session of Spark whose JVM is gone. Another one can be begun."""
 
 
 class PublishingEnded(StrandlineError):

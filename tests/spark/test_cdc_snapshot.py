@@ -33,8 +33,8 @@ from strandline.spark.snapshot import Snapshot
 from strandline.spark.wal_options import WalOptions
 from strandline.stack import Kinesis, Refuse, Throttle
 from strandline.stack.postgres import Postgres
+from tests.cdc.instances import Instance, family
 from tests.cdc.support import Place
-from tests.spark.test_cdc_run import Instance, family
 from tests.support import TIMEOUT, run_strandline, wait_for
 
 ROWS = 2_500
@@ -138,7 +138,8 @@ def command(pid: int) -> bytes:
 
 @contextmanager
 def running(config: Path, kinesis: Kinesis, told: Path) -> Iterator[Instance]:
-    instance = Instance(config, kinesis, told)
+    program = ("-m", "strandline", "cdc", "run", "--config", str(config))
+    instance = Instance(program, told, kinesis.settings())
     try:
         yield instance
     finally:

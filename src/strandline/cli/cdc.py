@@ -31,13 +31,14 @@ from strandline.errors import (
     PostgresUnreachable,
     PublishingEnded,
     SlotBusy,
+    SparkEnded,
 )
 from strandline.wire.pgoutput import lsn_text
 
 ASK_EVERY = timedelta(seconds=5)
 REST_S = 1.0
 # What another instance, or Postgres when it is back, may mend.
-PASSING = (NotLeading, PublishingEnded, ConnectionLost, PostgresUnreachable, SlotBusy)
+PASSING = (NotLeading, PublishingEnded, SparkEnded, ConnectionLost, PostgresUnreachable, SlotBusy)
 
 clock = SystemClock()
 app = App(name="cdc")

@@ -1,12 +1,15 @@
 """The pipeline of `strandline cdc`: changes of Postgres into Kinesis, as one query of Spark, for as long as we lead."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from strandline.cdc.config import CdcConfig
@@ -25,7 +28,7 @@ from strandline.errors import (
 )
 from strandline.spark.kinesis import Kinesis
 from strandline.spark.postgres_wal import PostgresWal
-from strandline.spark.refusal import own_words, refused_in_one_line
+from strandline.spark.refusal import own_words
 from strandline.spark.session import opened
 from strandline.spark.snapshot import Snapshot
 from strandline.spark.starting import JAVA_OPTIONS
@@ -33,6 +36,8 @@ from strandline.spark.starting import JAVA_OPTIONS
 LOOK_EVERY = 0.1
 # What the sink takes of a row: the others would be turned from columns to rows and back for nothing.
 WANTED = ("lsn", "ordinal", "committed", "partition_key", "event")
+# So often in a row a query may end without an epoch before another instance is to try.
+MOST_FAILURES = 3
 OPTIONS = {
     "spark.ui.showConsoleProgress": "false",
     # A batch is one task: its worker stays, with its connections, from batch to batch.
@@ -54,6 +59,8 @@ LASTING = {
 
 Tell = Callable[[dict[str, Any]], None]
 
+log = logging.getLogger(__name__)
+
 
 def publish(
     config: CdcConfig,
@@ -71,29 +78,36 @@ def publish(
     options = {**OPTIONS, **config.spark.settings, "spark.sql.streaming.stopTimeout": str(STOP_WITHIN_MS)}
     sources = (PostgresWal, Kinesis)
     with (
+        _in_our_words(),
         opened("strandline cdc", master=config.spark.master, options=options, sources=sources) as spark,
-        refused_in_one_line(),
     ):
         if snapshot is not None:
-            try:
-                Snapshot(spark.sparkContext, config, snapshot, leadership).send(stop, say)
-            except (PySparkException, Py4JError) as error:
-                raise _cause(str(error)) from error
+            Snapshot(spark.sparkContext, config, snapshot, leadership).send(stop, say)
             snapshot.close()
-        if stop.is_set():
-            return
-        source = spark.readStream.format("postgres_wal").option("columns", ",".join(WANTED))
-        rows = source.options(**config.source_options()).load()
-        query = (
-            rows.writeStream.format("kinesis")
-            .options(**config.sink_options(leadership.number))
-            .option("checkpointLocation", str(Path(config.checkpoint).absolute()))
-            .start()
-        )
-        try:
-            _watch(query, leadership, stop, tell)
-        finally:
-            query.stop()
+        failures = 0
+        while not stop.is_set():
+            query = _begun(spark, config, leadership)
+            try:
+                _watch(query, leadership, stop, tell)
+            except PublishingEnded as error:
+                # To begin again here takes a second, and with another session or leader many.
+                failures = failures + 1 if query.lastProgress is None else 1
+                if failures > MOST_FAILURES:
+                    raise
+                log.warning("%s; it is begun again", error)
+            finally:
+                query.stop()
+
+
+def _begun(spark: SparkSession, config: CdcConfig, leadership: Leadership) -> StreamingQuery:
+    source = spark.readStream.format("postgres_wal").option("columns", ",".join(WANTED))
+    rows = source.options(**config.source_options()).load()
+    return (
+        rows.writeStream.format("kinesis")
+        .options(**config.sink_options(leadership.number))
+        .option("checkpointLocation", str(Path(config.checkpoint).absolute()))
+        .start()
+    )
 
 
 def _watch(query: StreamingQuery, leadership: Leadership, stop: Event, tell: Tell) -> None:
@@ -108,7 +122,16 @@ def _watch(query: StreamingQuery, leadership: Leadership, stop: Event, tell: Tel
             tell(dict(last))
 
 
+@contextmanager
+def _in_our_words() -> Iterator[None]:
+    """Tell an error of Spark itself, of a query that could not even be begun, as one of ours."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise _cause(str(error)) from error
+
+
 def _cause(told: str) -> StrandlineError:
     """What ended a query or a job, in our own words where Spark quotes them."""
-    name, line = own_words(told) or ("", told.strip().splitlines()[0][:500])
+    name, line = own_words(told) or ("", told.strip().partition("\n")[0][:500])
     return StrandlineError(line) if name in LASTING else PublishingEnded(line)
