@@ -66,6 +66,8 @@ events: {{split_key_changes: true}}
 epochs: {{rows: {EPOCH_ROWS}}}
 leadership: {{lease_s: 3}}
 checkpoint: {directory / "checkpoint"}
+# A load that truncates and alters its tables all the time would have them read again and again.
+snapshot: never
 spark: {{master: "{master}"}}
 """)
     return file

@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -78,8 +78,8 @@ def publish(
     options = {**OPTIONS, **config.spark.settings, "spark.sql.streaming.stopTimeout": str(STOP_WITHIN_MS)}
     sources = (PostgresWal, Kinesis)
     with (
-        _in_our_words(),
         opened("strandline cdc", master=config.spark.master, options=options, sources=sources) as spark,
+        _in_our_words(),
     ):
         if snapshot is not None:
             Snapshot(spark.sparkContext, config, snapshot, leadership).send(stop, say)
@@ -124,9 +124,14 @@ def _watch(query: StreamingQuery, leadership: Leadership, stop: Event, tell: Tel
 
 @contextmanager
 def _in_our_words() -> Iterator[None]:
-    """Tell an error of Spark itself, of a query that could not even be begun, as one of ours."""
+    """Tell an error of Spark itself, of a query that could not even be begun, as one of ours.
+
+    That is while its JVM is there, which is asked for the words; that it is not is told by whoever started it.
+    """
     try:
         yield
+    except Py4JNetworkError:
+        raise
     except (PySparkException, Py4JError) as error:
         raise _cause(str(error)) from error
 
