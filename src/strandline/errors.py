@@ -328,7 +328,7 @@ class ChangesLost(PostgresError):
         self.slot = slot
         super().__init__(
             f"{problem}; to go on, drop the slot (select pg_drop_replication_slot('{slot}')), delete the checkpoint "
-            "and start again with a snapshot"
+            "and the slot's row of strandline.acknowledged where there is one, and start again with a snapshot"
         )
 
 

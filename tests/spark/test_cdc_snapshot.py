@@ -193,7 +193,7 @@ def follow(spark: SparkSession, place: Place, file: Path, rest: Callable[[], Non
             Snapshot(spark.sparkContext, config, held, leadership).send(threading.Event(), log.info)
         rest()
         end = place.sql("select (pg_current_wal_flush_lsn() - '0/0')::bigint")[0][0]
-        settings = WalOptions.parse(config.source_options()).changes(place.name)
+        settings = WalOptions.parse(config.source_options(1)).changes(place.name, {})
         sink = SinkOptions.parse(config.sink_options(leadership.number))
         with (
             Changes(settings, Offset(end=place.confirmed())) as changes,

@@ -144,12 +144,6 @@ class Assembly:
             or self._inside is not None
         )
 
-    def advance(self, end: int) -> Offset:
-        """Nothing is in flight and the server has come so far (`Replication.idle_at`): the offset to record."""
-        if self.is_idle and end > self._reached.end:
-            self._reached = Offset(end=end, lsn=self._reached.lsn, ordinal=self._reached.ordinal)
-        return self.reached
-
     def close(self) -> None:
         """Forget what is in progress."""
         self._spill.close()

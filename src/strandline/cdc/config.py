@@ -138,14 +138,24 @@ class CdcConfig(Section, frozen=True, kw_only=True):
     epochs: EpochSection = EpochSection()
     leadership: LeadershipSection = LeadershipSection()
     spark: SparkSection = SparkSection()
-    observe: str | None = None
+    observe: Annotated[str, Meta(pattern=r"^(\[[0-9a-fA-F:]+\]|[^\[\]:]+):[0-9]{1,5}$")] | None = None
+    """HOST:PORT of /metrics, /healthz and /readyz."""
 
     @property
     def lease_name(self) -> str:
         """The name of the lease."""
         return self.leadership.name or self.postgres.slot
 
-    def source_options(self) -> dict[str, str]:
+    def observed_at(self) -> tuple[str, int] | None:
+        """Where the pages are to be."""
+        if self.observe is None:
+            return None
+        host, _, port = self.observe.rpartition(":")
+        if int(port) > 65_535:
+            raise OptionError(f"observe is HOST:PORT, and there is no port {port}")
+        return host.removeprefix("[").removesuffix("]"), int(port)
+
+    def source_options(self, leadership: int) -> dict[str, str]:
         """For `postgres_wal`."""
         events, postgres = self.events, self.postgres
         options = {
@@ -158,12 +168,13 @@ class CdcConfig(Section, frozen=True, kw_only=True):
             "maxRowsPerEpoch": str(self.epochs.rows),
             "maxBytesPerEpoch": str(self.epochs.bytes),
             "idleEvery": f"{round(postgres.heartbeat_s * 1_000)}ms",
+            "leadership": str(leadership),
         }
         if events.partition_key is not None:
             options["partitionKey"] = events.partition_key
         return options
 
-    def sink_options(self, leadership: int) -> dict[str, str]:
+    def sink_options(self, leadership: int, figures: str | None = None) -> dict[str, str]:
         """For `kinesis`."""
         kinesis = self.kinesis
         options = {
@@ -176,6 +187,7 @@ class CdcConfig(Section, frozen=True, kw_only=True):
             "leadership": str(leadership),
         }
         given = {"region": kinesis.region, "endpointUrl": kinesis.endpoint_url, "shards": kinesis.shards}
+        given["figuresTo"] = figures
         if self.dead_letters is not None:
             given |= {"deadLetterDirectory": self.dead_letters.directory, "deadLetterTable": self.dead_letters.table}
             if self.dead_letters.kafka is not None:

@@ -24,7 +24,7 @@ class Fence:
     """Where records are sent: whether this task may send, asked before every request.
 
     Its making claims (batch, attempt) in the name of a leadership, and waits until no other task can still send under
-    an older claim. A thread renews the grant; `check` looks at our own clock alone.
+    an older claim. A thread renews the grant; `left` looks at our own clock alone.
     """
 
     def __init__(
@@ -63,19 +63,14 @@ class Fence:
         self._thread = threading.Thread(target=self._keep, name="strandline-fence", daemon=True)
         self._thread.start()
 
-    def check(self) -> None:
-        """Returns while records may be sent; raises NotLeading from then on."""
-        if self._failure is None and self._clock.monotonic() >= self._until:
+    def left(self) -> Nanos:
+        """For how long records may be sent without another word from Postgres; raises NotLeading when they may not."""
+        left = self._until - self._clock.monotonic()
+        if self._failure is None and left <= 0:
             self._failure = NotLeading(self.name, "the leave to send ran out before it could be renewed")
         if self._failure is not None:
             raise self._failure
-
-    __call__ = check
-
-    @property
-    def left(self) -> Nanos:
-        """For how long records may be sent without another word from Postgres: no request should take longer."""
-        return Nanos(max(0, self._until - self._clock.monotonic()))
+        return Nanos(left)
 
     def _keep(self) -> None:
         while not self._ended.wait(self._grant / 1e9 / AGAIN) and self._failure is None:

@@ -42,6 +42,9 @@ READER = """
     select coalesce(application_name, ''), coalesce(host(client_addr), 'a local socket')
     from pg_stat_activity where pid = $1::int"""
 
+BEAT = """
+    select case when pg_current_wal_flush_lsn() > $2::pg_lsn then pg_logical_emit_message(false, $1, '') end"""
+
 
 class SlotIdentity(Struct, frozen=True, kw_only=True):
     """Where a slot is. Positions mean something only there, so this is kept with them and compared."""
@@ -157,14 +160,22 @@ def _uncreated(error: PostgresRefused) -> PostgresError:
     return error
 
 
+def identified(session: Session, slot: str) -> tuple[SlotIdentity, int]:
+    """Where a slot of this name is, or would be, and how far the server's log goes."""
+    system, timeline, database, server = session.query(SERVER)[0]
+    identity = SlotIdentity(system=system or "", timeline=int(timeline or 0), database=database or "", slot=slot)
+    return identity, parse_lsn(server or "0/0")
+
+
 def look(session: Session, slot: str) -> SlotState | None:
     """A slot of this database as it stands, or None where there is none. Refuses one that cannot be read at all."""
     # Why a slot was given up is told from version 17 on.
     reason = "coalesce(invalidation_reason, '')" if session.version >= 17 else "''"
     rows = session.query(SLOT.format(reason=reason), slot)
-    system, timeline, database, server = session.query(SERVER)[0]
     if not rows:
         return None
+    identity, server = identified(session, slot)
+    database = identity.database
     kind, plugin, its_database, reader, confirmed, status, why = (value or "" for value in rows[0])
     if kind != "logical" or plugin != PLUGIN:
         raise CannotReplicate(
@@ -180,9 +191,9 @@ def look(session: Session, slot: str) -> SlotState | None:
         cause = why or "more log was written than max_slot_wal_keep_size lets it hold, or a standby had to give it up"
         raise ChangesLost(f"slot '{slot}' is lost ({cause}): changes after {confirmed} are gone", slot)
     return SlotState(
-        identity=SlotIdentity(system=system or "", timeline=int(timeline or 0), database=database or "", slot=slot),
+        identity=identity,
         confirmed=parse_lsn(confirmed),
-        server=parse_lsn(server or "0/0"),
+        server=server,
         reader=int(reader),
     )
 
@@ -269,6 +280,11 @@ def take_over(session: Session, slot: str, *, wait: float = TIMEOUT) -> None:
         time.sleep(POLL)
 
 
-def heartbeat(session: Session, content: str = "") -> int:
-    """Write a message to the log that every slot is sent, so that one whose tables rest moves on. Its position."""
-    return parse_lsn(session.query("select pg_logical_emit_message(false, $1, $2)", HEARTBEAT, content)[0][0] or "")
+def heartbeat(session: Session, *, beyond: int) -> int | None:
+    """Write a message to the log that every slot is sent, so that one whose tables rest moves on. Its position.
+
+    None is written where the log ends at `beyond`: there is nothing to move on to, and each would be a reason for the
+    next.
+    """
+    ((found,),) = session.query(BEAT, HEARTBEAT, lsn_text(beyond))
+    return None if found is None else parse_lsn(found)

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from strandline.cdc.chunk import View, join
+from strandline.cdc.publication import full_keys
 from strandline.cdc.published import SnapshotTable, published_tables
 from strandline.cdc.session import Session
 from strandline.cdc.slot import NewSlot, SlotState, beyond, create_slot
@@ -49,6 +50,10 @@ class HeldSnapshot:
     def tables(self, publication: str) -> list[SnapshotTable]:
         """What is published, as it was then."""
         return published_tables(self._session, publication)
+
+    def full_keys(self, publication: str) -> dict[str, list[str]]:
+        """What rows of tables with replica identity FULL are known by: as their changes are."""
+        return full_keys(self._session, [publication])
 
     def close(self) -> None:
         """Give it up."""

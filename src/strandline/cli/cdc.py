@@ -11,14 +11,16 @@ from typing import Any
 
 from cyclopts import App
 
+from strandline.cdc.acknowledged import acknowledged, create_acknowledged_table
 from strandline.cdc.checkpoint import Checkpoint
 from strandline.cdc.config import CdcConfig
 from strandline.cdc.lease import Leadership, acquire, create_lease_table, lease_status
 from strandline.cdc.publication import check_publications, create_publication
 from strandline.cdc.session import Session
-from strandline.cdc.slot import check_server, create_slot, look, take_over
+from strandline.cdc.slot import check_server, create_slot, identified, look, take_over
 from strandline.cdc.snapshot import HeldSnapshot, make_slot, take_again
 from strandline.cdc.snapshot_record import SnapshotRecord, SnapshotState, snapshot_state
+from strandline.cdc.watch import Watch
 from strandline.cli.line import ProgressLine
 from strandline.cli.signals import on_stop_request, once
 from strandline.clock import SystemClock
@@ -63,12 +65,14 @@ def run(*, config: Path) -> None:
         _say("ending in good order; once more ends at once")
         stop.set()
 
-    with on_stop_request(ask):
+    with on_stop_request(ask), Watch(settings) as watch:
+        if watch.address is not None:
+            _say(f"{watch.address}/metrics")
         prepare(settings)
-        working.submit(_serve, settings, stop).result()
+        working.submit(_serve, settings, stop, watch).result()
 
 
-def _serve(config: CdcConfig, stop: threading.Event) -> None:
+def _serve(config: CdcConfig, stop: threading.Event, watch: Watch) -> None:
     """Lead whenever we can, until told to stop."""
     # Loaded while there is time; who waits to lead has no session of Spark.
     import strandline.spark.pipeline  # noqa: F401, PLC0415
@@ -77,23 +81,25 @@ def _serve(config: CdcConfig, stop: threading.Event) -> None:
     told = ""
     while not stop.is_set():
         try:
-            _lead(config, stop)
+            watch.waits(None)
+            _lead(config, stop, watch)
             told = ""
         except PASSING as error:
+            watch.waits(str(error))
             if str(error) != told:
                 told = str(error)
                 _say(f"{told}; waiting to lead again")
             stop.wait(REST_S)
 
 
-def _lead(config: CdcConfig, stop: threading.Event) -> None:
+def _lead(config: CdcConfig, stop: threading.Event, watch: Watch) -> None:
     """Wait for a while to lead; publish for as long as we do."""
     dsn, holder = config.postgres.url(), f"{socket.gethostname()}:{os.getpid()}"
     term = timedelta(seconds=config.leadership.lease_s)
     leadership = acquire(dsn, config.lease_name, holder, wait=ASK_EVERY, term=term, stop=stop)
     if leadership is None:
         return
-    with leadership:
+    with leadership, watch.leading(leadership):
         snapshot = take_slot(config, leadership)
         _say(f"leading '{config.lease_name}', number {leadership.number}")
         # Not before it is needed: who waits to lead does without Spark.
@@ -101,11 +107,12 @@ def _lead(config: CdcConfig, stop: threading.Event) -> None:
 
         line = ProgressLine(clock)
 
-        def show(told: dict[str, Any]) -> None:
+        def tell(told: dict[str, Any]) -> None:
+            watch.epoch(told)
             line.show(lambda: progress(told))
 
         try:
-            publish(config, leadership, stop, show, snapshot=snapshot, say=_say)
+            publish(config, leadership, stop, tell, snapshot=snapshot, say=_say, figures=watch.figures)
         finally:
             line.clear()
             if snapshot is not None:
@@ -121,8 +128,10 @@ def prepare(config: CdcConfig) -> None:
         if wanted is not None:
             create_publication(session, wanted)
             create_lease_table(session)
+            create_acknowledged_table(session)
         check_publications(session, [postgres.publication])
         lease_status(session, config.lease_name)
+        acknowledged(session, identified(session, postgres.slot)[0])
         if wanted is None and look(session, postgres.slot) is None:
             raise CannotReplicate(
                 f"slot '{postgres.slot}' does not exist", "have it created (postgres.create in the file)"
@@ -138,6 +147,7 @@ def take_slot(config: CdcConfig, leadership: Leadership) -> HeldSnapshot | None:
         if state is not None:
             take_over(session, slot)
         due = snapshot_state(session, slot)
+        delivered = acknowledged(session, identified(session, slot)[0])
     is_unfinished = due is not None and due.finished is None
     if state is not None:
         if not is_unfinished:
@@ -151,7 +161,9 @@ def take_slot(config: CdcConfig, leadership: Leadership) -> HeldSnapshot | None:
         )
         return take_again(dsn, record, state)
     if (done := Checkpoint(Path(config.checkpoint)).last()) is not None:
-        raise ChangesLost(f"slot '{slot}' is gone: changes after {lsn_text(done.mark.end)} are lost", slot)
+        delivered = max(delivered or 0, done.mark.end)
+    if delivered is not None:
+        raise ChangesLost(f"slot '{slot}' is gone: changes after {lsn_text(delivered)} are lost", slot)
     if config.snapshot == "never":
         create_slot(dsn, slot).close()
         _say(f"slot '{slot}' is made: changes from now on are published")

@@ -22,6 +22,7 @@ from strandline.kafka.producer import Publisher
 from strandline.kafka.progress import Claim
 from strandline.kafka.starts import TOPIC_NAME
 from strandline.kafka.topics import ensure_topics
+from strandline.observe import configured_tracer
 from strandline.replay.beginning import From, find_span, reach, send_group_to, time_of
 from strandline.replay.engine import Engine, Limits
 from strandline.replay.gate import Gate
@@ -32,7 +33,7 @@ from strandline.replay.results import Limits as ResultLimits
 from strandline.replay.retries import DefaultRetry, RetryPolicy
 from strandline.replay.session import Work
 from strandline.replay.target import Target
-from strandline.replay.tracing import TracedEngine, configured_tracer
+from strandline.replay.tracing import SCOPE, TracedEngine
 from strandline.replay.transforms import Transform
 from strandline.units import Nanos, nanos
 from strandline.wire.captured import Unreadable, is_behind, stream_of
@@ -151,7 +152,7 @@ class Replay:
     def __init__(self, plan: Plan, clock: Clock | None = None, tracer: Tracer | None = None) -> None:
         self.plan = plan
         self.clock = clock or SystemClock()
-        self._tracer = tracer or configured_tracer()
+        self._tracer = tracer or configured_tracer(SCOPE)
         self.buried = 0
         self._stopping = asyncio.Event()
         self._ends: dict[Partition, int] = {}

@@ -70,10 +70,12 @@ def publish(
     *,
     snapshot: HeldSnapshot | None = None,
     say: Callable[[str], None] = print,
+    figures: str | None = None,
 ) -> None:
     """Publish until told to stop, the rows of a snapshot first where there is one.
 
-    Raises NotLeading when another leads, or what the query ended with.
+    Raises NotLeading when another leads, or what the query ended with. Each epoch is told as Spark tells it; `figures`
+    is where the sink tells what became of it.
     """
     options = {**OPTIONS, **config.spark.settings, "spark.sql.streaming.stopTimeout": str(STOP_WITHIN_MS)}
     sources = (PostgresWal, Kinesis)
@@ -86,7 +88,7 @@ def publish(
             snapshot.close()
         failures = 0
         while not stop.is_set():
-            query = _begun(spark, config, leadership)
+            query = _begun(spark, config, leadership, figures)
             try:
                 _watch(query, leadership, stop, tell)
             except PublishingEnded as error:
@@ -99,12 +101,12 @@ def publish(
                 query.stop()
 
 
-def _begun(spark: SparkSession, config: CdcConfig, leadership: Leadership) -> StreamingQuery:
+def _begun(spark: SparkSession, config: CdcConfig, leadership: Leadership, figures: str | None) -> StreamingQuery:
     source = spark.readStream.format("postgres_wal").option("columns", ",".join(WANTED))
-    rows = source.options(**config.source_options()).load()
+    rows = source.options(**config.source_options(leadership.number)).load()
     return (
         rows.writeStream.format("kinesis")
-        .options(**config.sink_options(leadership.number))
+        .options(**config.sink_options(leadership.number, figures))
         .option("checkpointLocation", str(Path(config.checkpoint).absolute()))
         .start()
     )
@@ -118,8 +120,11 @@ def _watch(query: StreamingQuery, leadership: Leadership, stop: Event, tell: Tel
             raise _cause(str(query.exception() or "nothing was told"))
         last = query.lastProgress
         if last is not None and last["batchId"] != told:
-            told = last["batchId"]
-            tell(dict(last))
+            # Short epochs may have passed between two looks.
+            for progress in query.recentProgress if last["batchId"] > told + 1 >= 1 else [last]:
+                if told < progress["batchId"] <= last["batchId"]:
+                    told = progress["batchId"]
+                    tell(dict(progress))
 
 
 @contextmanager

@@ -66,7 +66,7 @@ class Errand:
         with Fence(lease.dsn, lease.name, lease.leadership, *SNAPSHOT, is_shared=True) as fence:
             for chunk in given:
                 rows = read_chunk(self.dsn, self.view, chunk, self.events)
-                sent = sender_of(self.sink).send(in_order(rows), leadership=lease.leadership, fence=fence)
+                sent = sender_of(self.sink).send(in_order(rows), leadership=lease.leadership, fence=fence.left)
                 yield chunk.table.name, sent.records + sent.dead_lettered
 
 
@@ -87,7 +87,8 @@ class Snapshot:
             # A sender keeps to the shards that it is told of, and each task has one: so they share them out.
             self._at_once = min(self._at_once, sink.sending.shards)
             sink = replace(sink, sending=replace(sink.sending, shards=sink.sending.shards // self._at_once))
-        events = WalOptions.parse(config.source_options()).changes(held.view.database).events
+        keys = held.full_keys(self._publication)
+        events = WalOptions.parse(config.source_options(leadership.number)).changes(held.view.database, keys).events
         self._errand = Errand(dsn=dsn, view=held.view, events=events, sink=sink)
 
     def send(self, stop: Event, say: Callable[[str], None]) -> None:

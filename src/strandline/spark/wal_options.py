@@ -1,6 +1,6 @@
 """The options of `postgres_wal`, read once: an unknown or a wrong one is refused before anything is done."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -14,7 +14,8 @@ from strandline.wire.event import EventFormat
 NAMES = ("dsn", "slot", "publications", "form", "partitionKey", "splitKeyChanges", "markers", "inProgress", "serveAt")
 COLUMNS = "columns"
 LIMITS = ("maxRowsPerEpoch", "maxBytesPerEpoch", "idleEvery")
-OPTIONS = {name.lower(): name for name in (*NAMES, *LIMITS, COLUMNS)}
+LEADERSHIP = "leadership"
+OPTIONS = {name.lower(): name for name in (*NAMES, *LIMITS, COLUMNS, LEADERSHIP)}
 REQUIRED = {"dsn": "the connection string of Postgres", "slot": "its name", "publications": "names, commas between"}
 TRUTH = ("false", "true")
 
@@ -39,6 +40,9 @@ class WalOptions:
     max_rows: int
     max_bytes: int
     idle_every: timedelta
+    """How often the slot is moved on while nothing of ours is written."""
+    leadership: int | None
+    """Of whoever reads, where what is acknowledged is to be kept in Postgres for the next."""
 
     @classmethod
     def parse(cls, raw: Mapping[str, str]) -> "WalOptions":
@@ -61,10 +65,11 @@ class WalOptions:
             max_rows=count(options, "maxRowsPerEpoch") or 50_000,
             max_bytes=count(options, "maxBytesPerEpoch") or 32 << 20,
             idle_every=span(options, "idleEvery") or timedelta(seconds=10),
+            leadership=count(options, LEADERSHIP),
         )
 
-    def changes(self, database: str) -> ChangeSettings:
-        """What to read of a database, and how to tell it."""
+    def changes(self, database: str, full_keys: Mapping[str, Sequence[str]]) -> ChangeSettings:
+        """What to read of a database, and how to tell it; tables with replica identity FULL by their keys."""
         return ChangeSettings(
             replication=ReplicationSettings(
                 dsn=self.dsn, slot=self.slot, publications=self.publications, streaming=self.in_progress
@@ -74,6 +79,7 @@ class WalOptions:
                 flat=self.is_flat,
                 split_key_changes=self.split_key_changes,
                 key_template=self.partition_key,
+                full_keys=full_keys,
             ),
             markers=self.markers,
             columns=self.columns,
