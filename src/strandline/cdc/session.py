@@ -46,6 +46,8 @@ class Session:
         while status != pq.PollingStatus.OK:
             if status == pq.PollingStatus.FAILED or connection.status == pq.ConnStatus.BAD:
                 problem = one_line(connection.error_message)
+                if "certificate verify failed" in problem:
+                    problem += "; name the authority to trust in sslrootcert of the connection string"
                 connection.finish()
                 raise PostgresUnreachable(self.address, problem)
             writing = status == pq.PollingStatus.WRITING
