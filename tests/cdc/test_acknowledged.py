@@ -55,7 +55,7 @@ def test_a_missing_table_is_told_with_what_to_do(place: Place) -> None:
 def test_without_a_leadership_nothing_is_noted(place: Place) -> None:
     keeper = Keeper(place.dsn, identified(Session(place.dsn), place.slot)[0], None)
     keeper.note(500)
-    assert place.sql("select from pg_namespace where nspname = 'strandline'") == []
+    assert place.sql("select 1 from pg_namespace where nspname = 'strandline'") == []
 
 
 def test_heartbeats_go_on_until_the_server_takes_none(place: Place, caplog: pytest.LogCaptureFixture) -> None:

@@ -194,6 +194,17 @@ def test_a_slot_that_somebody_reads_says_who(either: Place) -> None:
             take_until(reader, b"C")
 
 
+def test_a_reader_that_is_not_one_of_ours_is_left_alone(either: Place) -> None:
+    either.prepare(TABLE)
+    with either.replication(dsn=f"{either.dsn}?application_name=other") as reader, Session(either.dsn) as session:
+        reader.start(0)
+        with pytest.raises(SlotBusy) as error:
+            take_over(session, either.slot)
+        assert "is read by somebody else ('other' at 127.0.0.1" in told(error)
+        assert "stop the other instance, or use another slot" in told(error)
+        assert either.is_read()
+
+
 def test_a_slot_beyond_what_is_safe_stops_with_what_is_lost(either: Place) -> None:
     either.prepare(TABLE)
     with Session(either.dsn) as session:

@@ -46,9 +46,10 @@ class TlsFront:
         with suppress(OSError), client:
             assert client.recv(8) == SSL_REQUEST
             client.sendall(b"S")
-            with self._context.wrap_socket(client, server_side=True) as secure, socket.create_connection(
-                self._behind
-            ) as server:
+            with (
+                self._context.wrap_socket(client, server_side=True) as secure,
+                socket.create_connection(self._behind) as server,
+            ):
                 back = threading.Thread(target=self._pump, args=(server, secure), daemon=True)
                 back.start()
                 self._pump(secure, server)

@@ -6,15 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-import psycopg
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from strandline.cdc.acknowledged import create_acknowledged_table
-from strandline.cdc.lease import create_lease_table
-from strandline.cdc.session import Session
 from strandline.stack import Kinesis, Refuse
 from strandline.stack.postgres import Postgres
 from tests.cdc.history import READ, TABLE, TRIGGERS, check
@@ -128,94 +124,6 @@ def test_a_record_that_the_stream_will_never_take_is_put_away_and_the_rest_goes_
     (file,) = (tmp_path / "dead").glob("*.jsonl")
     (letter,) = [json.loads(line) for line in file.read_text().splitlines()]
     assert "more than the 2,000 bytes" in letter["reason"]
-
-
-def test_a_standby_with_a_checkpoint_of_its_own_goes_on_behind_what_another_leader_delivered(
-    kinesis: Kinesis, place: Place, stream: str, start: Start, tmp_path: Path
-) -> None:
-    with Session(place.dsn) as session:
-        create_lease_table(session)
-        create_acknowledged_table(session)
-    own, other = ({"checkpointLocation": str(tmp_path / name)} for name in ("own", "other"))
-    query = start({"leadership": "1"}, own)
-    place.sql("insert into item values (1, 1, 'x')")
-    wait_for(lambda: count(kinesis, stream) == 1 or query.exception(), "it has arrived")
-    # An epoch that is planned and not delivered stays in its checkpoint.
-    kinesis.set_faults(stream, Refuse(code="AccessDeniedException"))
-    place.sql("insert into item values (2, 1, 'x')")
-    wait_for(lambda: not query.isActive, "the query has ended")
-    kinesis.set_faults(stream)
-
-    second = start({"leadership": "2"}, other)
-    place.sql("insert into item values (3, 1, 'x')")
-    (end,) = place.sql("select (pg_current_wal_insert_lsn() - '0/0')::bigint")[0]
-    place.sql("insert into item values (4, 1, 'x')")
-    wait_for(lambda: place.confirmed() >= end or second.exception(), "the slot is told")
-    second.stop()
-    wait_for(lambda: not place.is_read(), "the slot is given back")
-    (kept,) = place.sql("select (lsn - '0/0')::bigint from strandline.acknowledged")[0]
-    assert kept >= place.confirmed()
-    before = count(kinesis, stream)
-
-    place.sql("insert into item values (5, 1, 'x')")
-    third = start({"leadership": "3"}, own)
-    wait_for(lambda: count(kinesis, stream) > before or third.exception(), "it has arrived")
-    assert third.exception() is None
-    assert {event["after"]["id"] for event in events(kinesis, stream)} == {1, 2, 3, 4, 5}
-    third.stop()
-    wait_for(lambda: not place.is_read(), "the slot is given back")
-
-    # Beyond both the checkpoint and the row nothing is known to be delivered.
-    place.sql("insert into item values (6, 1, 'x')")
-    place.sql(f"select pg_replication_slot_advance('{place.slot}', pg_current_wal_lsn())")
-    for checkpoint in (own, {"checkpointLocation": str(tmp_path / "new")}):
-        last = start({"leadership": "4"}, checkpoint)
-        wait_for(lambda query=last: not query.isActive, "the query has ended")  # type: ignore[misc]
-        assert "was acknowledged by somebody else" in str(last.exception())
-        assert "row of strandline.acknowledged" in str(last.exception())
-
-
-def test_the_slot_is_not_told_before_the_row_is_written(
-    kinesis: Kinesis, place: Place, stream: str, start: Start
-) -> None:
-    with Session(place.dsn) as session:
-        create_lease_table(session)
-        create_acknowledged_table(session)
-    waits = "select from pg_locks where relation = 'strandline.acknowledged'::regclass and not granted"
-    with psycopg.connect(place.dsn) as holder:
-        holder.execute("lock table strandline.acknowledged in exclusive mode")
-        query = start({"leadership": "1", "idleEvery": "200ms"})
-        before = place.confirmed()
-        place.sql("insert into item values (1, 1, 'x')")
-        wait_for(lambda: count(kinesis, stream) == 1 or query.exception(), "it has arrived")
-        wait_for(lambda: place.sql(waits) or query.exception(), "the row is waited for")
-        assert place.confirmed() == before
-    wait_for(lambda: place.confirmed() > before or query.exception(), "the slot is told")
-    assert query.exception() is None
-
-
-def test_while_tables_rest_the_slot_moves_on_by_heartbeats_that_are_no_events(
-    kinesis: Kinesis, place: Place, stream: str, start: Start
-) -> None:
-    witness = f"{place.slot}_w"
-    place.sql(f"select pg_create_logical_replication_slot('{witness}', 'pgoutput')")
-    query = start({"idleEvery": "200ms"})
-    beats = (
-        f"select from pg_logical_slot_peek_binary_changes('{witness}', null, null, 'proto_version', '1', "
-        f"'publication_names', '{place.publication}', 'messages', 'true') "
-        "where position('strandline.heartbeat'::bytea in data) > 0"
-    )
-
-    def has_beaten() -> bool:
-        with psycopg.connect(place.server.url, autocommit=True) as elsewhere:
-            elsewhere.execute("create temporary table busy as select generate_series(1, 100)")
-        return bool(place.sql(beats)) or query.exception() is not None
-
-    wait_for(has_beaten, "a heartbeat is written")
-    (end,) = place.sql("select (pg_current_wal_flush_lsn() - '0/0')::bigint")[0]
-    wait_for(lambda: place.confirmed() >= end or query.exception(), "the slot moves on")
-    assert query.exception() is None
-    assert count(kinesis, stream) == 0
 
 
 def test_a_wrong_option_is_refused_through_spark(spark: SparkSession, place: Place) -> None:

@@ -8,6 +8,7 @@ The row is true whoever wrote it, and whenever: it says that all before a positi
 an instance that leads no more does no harm with it.
 """
 
+from strandline.cdc.lease import untabled
 from strandline.cdc.session import Session, parse_lsn
 from strandline.cdc.slot import SlotIdentity
 from strandline.errors import CannotReplicate, PostgresRefused
@@ -29,6 +30,8 @@ WRITE = """
             = (excluded.system, excluded.timeline, excluded.database)
             then greatest(kept.lsn, excluded.lsn) else excluded.lsn end"""
 
+CREATED = "have it created (postgres.create in the file)"
+
 
 def create_acknowledged_table(session: Session) -> None:
     """Make the table, where it is missing, in the schema that is there for the lease."""
@@ -48,15 +51,14 @@ def acknowledged(session: Session, identity: SlotIdentity) -> int | None:
     try:
         rows = session.query(READ, identity.slot, identity.system, identity.timeline, identity.database)
     except PostgresRefused as error:
-        if error.code not in {"42P01", "3F000"}:
-            raise
-        raise CannotReplicate(
-            f"{error.problem} in this database", "have it created (postgres.create in the file)"
-        ) from None
+        raise untabled(error, CREATED) from None
     return parse_lsn(rows[0][0] or "") if rows else None
 
 
 def acknowledge(session: Session, identity: SlotIdentity, end: int, leadership: int) -> None:
     """Write that all up to here was delivered, under this leadership."""
     place = (identity.slot, identity.system, identity.timeline, identity.database)
-    session.query(WRITE, *place, lsn_text(end), leadership)
+    try:
+        session.query(WRITE, *place, lsn_text(end), leadership)
+    except PostgresRefused as error:
+        raise untabled(error, CREATED) from None

@@ -138,7 +138,7 @@ class CdcConfig(Section, frozen=True, kw_only=True):
     epochs: EpochSection = EpochSection()
     leadership: LeadershipSection = LeadershipSection()
     spark: SparkSection = SparkSection()
-    observe: Annotated[str, Meta(pattern=r"^(\[[0-9a-fA-F:]+\]|[^\[\]:]+):[0-9]{1,5}$")] | None = None
+    observe: str | None = None
     """HOST:PORT of /metrics, /healthz and /readyz."""
 
     @property
@@ -151,8 +151,8 @@ class CdcConfig(Section, frozen=True, kw_only=True):
         if self.observe is None:
             return None
         host, _, port = self.observe.rpartition(":")
-        if int(port) > 65_535:
-            raise OptionError(f"observe is HOST:PORT, and there is no port {port}")
+        if not host or not port.isdecimal() or int(port) > 65_535:
+            raise OptionError(f"observe is HOST:PORT, such as 127.0.0.1:9464, not '{self.observe}'")
         return host.removeprefix("[").removesuffix("]"), int(port)
 
     def source_options(self, leadership: int) -> dict[str, str]:

@@ -39,7 +39,8 @@ SLOT = """
         coalesce(confirmed_flush_lsn, '0/0'), coalesce(wal_status, ''), {reason}
     from pg_replication_slots where slot_name = $1"""
 READER = """
-    select coalesce(application_name, ''), coalesce(host(client_addr), 'a local socket')
+    select coalesce(application_name, ''), coalesce(host(client_addr), 'a local socket'),
+        application_name = current_setting('application_name')
     from pg_stat_activity where pid = $1::int"""
 
 BEAT = """
@@ -268,9 +269,14 @@ def busy(session: Session, state: SlotState) -> SlotBusy:
 
 
 def take_over(session: Session, slot: str, *, wait: float = TIMEOUT) -> None:
-    """End whoever reads the slot, and return when it is free. For a new leader: the lease of the old one is over."""
+    """End who reads the slot, and return when it is free. For a new leader: the lease of the old one is over.
+
+    Whoever has another name than ours (application_name) knows nothing of leases, and is left alone.
+    """
     deadline = time.monotonic() + wait
     while (state := look(session, slot)) is not None and state.reader:
+        if [is_ours for _, _, is_ours in session.query(READER, state.reader)] == ["f"]:
+            raise busy(session, state)
         try:
             session.query("select pg_terminate_backend($1::int)", state.reader)
         except PostgresRefused as error:

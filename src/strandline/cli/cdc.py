@@ -30,6 +30,7 @@ from strandline.errors import (
     ChangesLost,
     ConnectionLost,
     NotLeading,
+    OptionError,
     PostgresUnreachable,
     PublishingEnded,
     SlotBusy,
@@ -136,6 +137,22 @@ def prepare(config: CdcConfig) -> None:
             raise CannotReplicate(
                 f"slot '{postgres.slot}' does not exist", "have it created (postgres.create in the file)"
             )
+    check_stream(config)
+
+
+def check_stream(config: CdcConfig) -> None:
+    """Refuse a stream that is not there, or not ours, before anybody leads."""
+    # Not before it is needed: what signs requests is large.
+    from strandline.cdc.kinesis import Sender  # noqa: PLC0415
+
+    kinesis = config.kinesis
+    with Sender(kinesis.stream, region=kinesis.region, endpoint_url=kinesis.endpoint_url) as sender:
+        found = sender.describe()
+    if found is not None and found.max_record_bytes < kinesis.max_record_bytes:
+        raise OptionError(
+            f"kinesis.max_record_bytes is {kinesis.max_record_bytes:,}, and stream '{kinesis.stream}' takes records of "
+            f"{found.max_record_bytes:,} bytes: change the one or the other"
+        )
 
 
 def take_slot(config: CdcConfig, leadership: Leadership) -> HeldSnapshot | None:
