@@ -9,7 +9,6 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from strandline.stack.kafka import KafkaCluster
 from strandline.stack.postgres import Postgres
@@ -51,7 +50,7 @@ def test_parquet_and_kafka_get_the_same_rows(
         if producer.flush(60) or failures:
             raise RuntimeError("not all changes are in Kafka; the epoch is sent again")
 
-    queries: list[StreamingQuery] = []
+    queries = []
     try:
         files = changes(spark, place, place.slot).writeStream.format("parquet")
         kept = {"path": str(tmp_path / "changes"), "checkpointLocation": str(tmp_path / "files")}

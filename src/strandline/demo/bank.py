@@ -18,9 +18,12 @@ from strandline.stack import AcceptedRecord
 TABLE = "account"
 # With all of a row before a change, a delete tells which change it undid.
 CREATE = (
-    f"create table {TABLE} (id int primary key, balance int not null, change int not null)",
-    f"alter table {TABLE} replica identity full",
+    "create table account (id int primary key, balance int not null, change int not null)",
+    "alter table account replica identity full",
 )
+INSERT = b"insert into account values (%(id)s, %(more)s, %(change)s)"
+UPDATE = b"update account set balance = balance + %(more)s, change = %(change)s where id = %(id)s"
+DELETE = b"delete from account where id = %(id)s"
 ACCOUNTS = 60
 PAUSE = 0.01
 ROLLED_BACK = 0.15
@@ -87,14 +90,13 @@ class Clerk:
         self._number += 1
         values = {"id": account, "change": self._number, "more": self._chance.randrange(-50, 100)}
         if account not in held:
-            database.execute(f"insert into {TABLE} values (%(id)s, %(more)s, %(change)s)".encode(), values)
+            database.execute(INSERT, values)
             step = ("c", self._number)
         elif self._chance.random() < 0.25:
-            database.execute(f"delete from {TABLE} where id = %(id)s".encode(), values)
+            database.execute(DELETE, values)
             return account, ("d", held.pop(account))
         else:
-            changed = "balance = balance + %(more)s, change = %(change)s"
-            database.execute(f"update {TABLE} set {changed} where id = %(id)s".encode(), values)
+            database.execute(UPDATE, values)
             step = ("u", self._number)
         held[account] = self._number
         return account, step
