@@ -487,6 +487,7 @@ def test_the_api_as_it_is_takes_what_we_send(kinesis: Kinesis, monkeypatch: pyte
     rows = rows_of(300, keys=40)
     with Sender("sent-changes", options=SendOptions(shards=2)) as sender:
         told = sender.describe()
+        assert told is not None
         assert (told.status, told.shards, told.max_record_bytes) == ("ACTIVE", 2, 1 << 20)
         assert sender.send([batch_of(rows)], leadership=3, fence=always).records == 300
     found: dict[str, list[Id]] = defaultdict(list)

@@ -66,7 +66,7 @@ def test_what_the_clerk_has_kept_is_what_the_table_holds(postgres: Postgres) -> 
                 with Clerk(dsn, 3) as clerk:
                     wait_for(lambda: (clerk.changes > 300 and clerk.rolled_back) or clerk.failure, "much is done")
                 assert clerk.failure is None
-                found = dict(database.execute(f"select id, change from {TABLE}".encode()).fetchall())
+                found: dict[int, int] = dict(database.execute(f"select id, change from {TABLE}".encode()).fetchall())
             assert found == {key: steps[-1][1] for key, steps in clerk.kept.items() if steps[-1][0] != "d"}
         finally:
             server.execute(f"drop database {name} with (force)".encode())

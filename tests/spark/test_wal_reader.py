@@ -44,7 +44,7 @@ class Query:
         self.planned: list[dict[str, Any]] = []
         """The checkpoint: each end of an epoch."""
         self.done = 0
-        self.delivered: list[int] = []
+        self.delivered: list[str] = []
         self.reader = WalReader(WalOptions.parse(self._raw))
 
     def start(self, **options: str) -> None:

@@ -19,9 +19,11 @@ from botocore.session import Session as AwsSession
 from rich.console import Console
 from rich.table import Table
 
+from strandline.cdc.lease import lease_status
+from strandline.cdc.session import Session
 from strandline.cli.signals import on_stop_request
 from strandline.demo.bank import CREATE, TABLE, Clerk, Outcome, compared
-from strandline.errors import OptionError, StrandlineError
+from strandline.errors import CannotReplicate, OptionError, StrandlineError
 from strandline.stack import Kinesis, Stack
 from strandline.stack.postgres import Postgres
 
@@ -93,15 +95,16 @@ class Demo:
         say(f"\n{file}:\n{file.read_text()}")
         with self._instance("first", file) as first, self._instance("second", file) as second:
             both = [first, second]
-            self._until(lambda: any(each.leads() for each in both), "an instance leads", both)
-            leader, standby = (first, second) if first.leads() else (second, first)
-            say(f"The {leader.name} instance leads. Accounts change from now on ...")
+            self._until(lambda: self._leader(both), "an instance leads", both)
+            say("One of them leads. Accounts change from now on ...")
             with Clerk(self._postgres.url, seed) as clerk:
-                self._until(lambda: self._arrived() >= FIRST, "changes arrive", both)
-                say(f"{self._arrived():,} records have arrived. kill -9 of the {leader.name} instance ...")
+                self._until(lambda: self._arrived() >= FIRST and self._leader(both), "changes arrive", both)
+                leader = self._leader(both) or first
+                standby = second if leader is first else first
+                say(f"{self._arrived():,} records have arrived. kill -9 of the {leader.name} instance, which leads ...")
                 killed_ms = time.time_ns() // 1_000_000
                 leader.process.kill()
-                self._until(standby.leads, "the other leads", [standby])
+                self._until(lambda: self._leader([standby]), "the other leads", [standby])
                 say(f"The {standby.name} instance leads, and starts Spark ...")
                 before = self._arrived()
                 self._until(lambda: self._arrived() > before, "changes arrive again", [standby])
@@ -137,6 +140,18 @@ class Demo:
         finally:
             instance.end()
 
+    def _leader(self, instances: list["Instance"]) -> "Instance | None":
+        """The one of these that leads."""
+        with Session(self._postgres.url) as session:
+            try:
+                found = lease_status(session, "demo")
+            except CannotReplicate:
+                return None  # There is no table of leases before the first instance has made it.
+        if found is None or found.now >= found.lease.expires:
+            return None
+        process = found.lease.holder.rpartition(":")[2]
+        return next((each for each in instances if str(each.process.pid) == process), None)
+
     def _arrived(self) -> int:
         return self._kinesis.counts(STREAM).records
 
@@ -168,9 +183,6 @@ class Instance:
         with log.open("wb") as out:
             # In a group of its own: a terminal's Ctrl-C is for us, and we end it in good order.
             self.process = subprocess.Popen(command, stdout=out, stderr=out, env=env, process_group=0)
-
-    def leads(self) -> bool:
-        return "leading '" in self._log.read_text(errors="replace")
 
     def last_words(self) -> str:
         return (self._log.read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
