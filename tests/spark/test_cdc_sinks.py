@@ -36,7 +36,8 @@ def test_parquet_and_kafka_get_the_same_rows(
     spark: SparkSession, kafka: KafkaCluster, place: Place, tmp_path: Path
 ) -> None:
     topic, brokers = place.name, kafka.address
-    AdminClient({"bootstrap.servers": brokers}).create_topics([NewTopic(topic, 1)])[topic].result()
+    admin = AdminClient({"bootstrap.servers": brokers})
+    admin.create_topics([NewTopic(topic, 1)])[topic].result()
 
     def publish(rows: DataFrame, _epoch: int) -> None:
         failures: list[object] = []
