@@ -8,6 +8,10 @@ from pathlib import Path
 import boto3
 import pytest
 
+from strandline.cdc.acknowledged import acknowledge, create_acknowledged_table
+from strandline.cdc.lease import create_lease_table
+from strandline.cdc.session import Session
+from strandline.cdc.slot import identified
 from strandline.stack import Kinesis, Refuse
 from strandline.stack.postgres import Postgres
 from tests.cdc.support import Place
@@ -35,9 +39,9 @@ def place(postgres: Postgres, kinesis: Kinesis) -> Iterator[Place]:
 
 @pytest.fixture
 def tell(place: Place, kinesis: Kinesis, tmp_path: Path) -> Tell:
-    """Runs it with something changed; the one line that it says."""
+    """Runs it with something changed; the one line that it says, or the last."""
 
-    def run(env: dict[str, str] | None = None, **changes: str) -> str:
+    def run(env: dict[str, str] | None = None, *, last: bool = False, **changes: str) -> str:
         values = {
             "dsn": place.dsn,
             "slot": place.slot,
@@ -49,7 +53,8 @@ def tell(place: Place, kinesis: Kinesis, tmp_path: Path) -> Tell:
         file.write_text(FILE.format(**{**values, "kinesis": "", "more": "", **changes}))
         result = run_warm("cdc", "run", "--config", file, env={**os.environ, **kinesis.settings(), **(env or {})})
         assert result.returncode in {1, 2}, result
-        (line,) = result.stderr.splitlines()
+        *before, line = result.stderr.splitlines()
+        assert last or not before
         for secret in (place.dsn.split(":")[2].split("@")[0], "secret-of-"):
             assert secret not in line
         return line
@@ -89,6 +94,16 @@ def test_a_slot_that_is_missing_or_of_another_plugin(place: Place, tell: Tell) -
     place.sql(f"select pg_create_logical_replication_slot('{place.slot}_x', '$libdir/pgoutput')")
     line = tell(slot=f"{place.slot}_x", create="")
     assert "not of pgoutput; choose another name for ours, or drop that one" in line
+
+
+def test_a_slot_that_is_gone_though_something_of_it_was_acknowledged(place: Place, tell: Tell) -> None:
+    with Session(place.dsn) as session:
+        create_lease_table(session)
+        create_acknowledged_table(session)
+        acknowledge(session, identified(session, "gone")[0], 0x1234, 1)
+    line = tell(slot="gone", last=True)
+    assert "slot 'gone' is gone: changes after 0/1234 are lost; to go on, drop the slot" in line
+    assert place.sql("select 1 from pg_replication_slots where slot_name = 'gone'") == []
 
 
 def test_a_table_without_a_replica_identity(place: Place, tell: Tell) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import boto3
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 
 from strandline.cdc.figures import Figures, Listening
 from strandline.cdc.lease import Leadership, acquire, create_lease_table
@@ -96,7 +97,7 @@ def test_a_task_sends_under_its_lease_and_its_figures_reach_who_listens(
         kinesis.set_faults(
             place.name, FailRecords(share=1.0, code="ProvisionedThroughputExceededException", times=1), seed=1
         )
-        monkeypatch.setattr(sink.TaskContext, "get", lambda: Task(3, 0))
+        monkeypatch.setattr(TaskContext, "get", lambda: Task(3, 0))
         message = writer.write(iter([rows("a", "b", "a")]))
         writer.commit([pickle.loads(pickle.dumps(message)), None], 3)  # noqa: S301
         wait_for(lambda: heard, "the figures are heard")
@@ -111,10 +112,10 @@ def test_a_task_sends_under_its_lease_and_its_figures_reach_who_listens(
         writer.commit([writer.write(iter([]))], 4)
         wait_for(lambda: len(heard) == 2, "the figures are heard")
         assert heard[1] == Figures(epoch=4)
-        monkeypatch.setattr(sink.TaskContext, "get", lambda: Task(2, 9))
+        monkeypatch.setattr(TaskContext, "get", lambda: Task(2, 9))
         with pytest.raises(NotLeading, match="has taken over"):
             writer.write(iter([rows("a")]))
-        monkeypatch.setattr(sink.TaskContext, "get", lambda: Task(5, 0, partition=1))
+        monkeypatch.setattr(TaskContext, "get", lambda: Task(5, 0, partition=1))
         with pytest.raises(OptionError, match="takes one partition"):
             writer.write(iter([rows("a")]))
         sender_of(options).close()
