@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from strandline.stack.kafka import KafkaCluster
 from strandline.stack.postgres import Postgres
@@ -32,12 +35,23 @@ def changes(spark: SparkSession, place: Place, slot: str) -> DataFrame:
     return spark.readStream.format("postgres_wal").options(**options).load()
 
 
+@contextmanager
+def running(query: DataStreamWriter) -> Iterator[StreamingQuery]:
+    started = query.start()
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
 def test_parquet_and_kafka_get_the_same_rows(
     spark: SparkSession, kafka: KafkaCluster, place: Place, tmp_path: Path
 ) -> None:
     topic, brokers = place.name, kafka.address
     admin = AdminClient({"bootstrap.servers": brokers})
     admin.create_topics([NewTopic(topic, 1)])[topic].result()
+
+    published: list[int] = []
 
     def publish(rows: DataFrame, _epoch: int) -> None:
         failures: list[object] = []
@@ -47,32 +61,29 @@ def test_parquet_and_kafka_get_the_same_rows(
                 failures.append(error)
 
         producer = Producer({"bootstrap.servers": brokers, "enable.idempotence": True})
-        for row in rows.toLocalIterator():
+        count = 0
+        for count, row in enumerate(rows.toLocalIterator(), start=1):  # noqa: B007  (how many there were)
             producer.produce(topic, bytes(row.event), row.partition_key, on_delivery=told)
         if producer.flush(60) or failures:
             raise RuntimeError("not all changes are in Kafka; the epoch is sent again")
+        published.append(count)
 
-    queries = []
-    try:
-        files = changes(spark, place, place.slot).writeStream.format("parquet")
-        kept = {"path": str(tmp_path / "changes"), "checkpointLocation": str(tmp_path / "files")}
-        queries.append(files.options(**kept).start())
-        sent = changes(spark, place, f"{place.slot}_k").writeStream.foreachBatch(publish)
-        queries.append(sent.option("checkpointLocation", str(tmp_path / "kafka")).start())
+    files = tmp_path / "changes"
 
-        def rows() -> list[Any]:
-            for query in queries:
-                assert query.exception() is None
-            if not list((tmp_path / "changes").glob("_spark_metadata/*")):
-                return []
-            return spark.read.parquet(str(tmp_path / "changes")).orderBy("lsn", "ordinal").collect()
+    def kept(query: StreamingQuery) -> list[Any]:
+        assert query.exception() is None
+        is_noted = any(files.glob("_spark_metadata/*"))
+        return spark.read.parquet(str(files)).orderBy("lsn", "ordinal").collect() if is_noted else []
 
-        wait_for(lambda: len(rows()) == 4, "all is in files")
-        found = rows()
-        records = read_records(brokers, topic, 4)
-    finally:
-        for query in queries:
-            query.stop()
+    to_files = changes(spark, place, place.slot).writeStream.format("parquet")
+    places = {"path": str(files), "checkpointLocation": str(tmp_path / "files")}
+    with running(to_files.options(**places)) as query:
+        wait_for(lambda: len(kept(query)) == 4, "all is in files")
+        found = kept(query)
+    to_kafka = changes(spark, place, f"{place.slot}_k").writeStream.foreachBatch(publish)
+    with running(to_kafka.option("checkpointLocation", str(tmp_path / "kafka"))) as query:
+        wait_for(lambda: sum(published) == 4 or query.exception(), "all is in Kafka")
+    records = read_records(brokers, topic, 4)
     assert [bytes(row.event) for row in found] == records
     assert [row.op for row in found] == ["c", "c", "u", "d"]
     assert [row.partition_key for row in found] == [f"public.item/{id_}" for id_ in (1, 2, 1, 2)]
