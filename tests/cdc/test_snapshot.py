@@ -78,7 +78,7 @@ def read_all(place: Place, snapshot: HeldSnapshot, most: int = 1) -> list[dict[s
 def streamed(place: Place) -> list[dict[str, Any]]:
     """The events of the slot up to now."""
     with Session(place.dsn) as session:
-        end = heartbeat(session)
+        end = heartbeat(session, beyond=0) or 0
     reader = Assembly(Events(FORMAT), Offset())
     found = []
     with place.replication() as replication:

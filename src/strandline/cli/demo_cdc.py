@@ -43,10 +43,11 @@ postgres:
   create: {{{{tables: [{TABLE}]}}}}
 kinesis: {{{{stream: {STREAM}}}}}
 leadership: {{{{lease_s: {LEASE_S}}}}}
+snapshot: never
 checkpoint: {{directory}}/checkpoint
 """
 LOG_END = "select pg_current_wal_flush_lsn() - '0/0'"
-ACKNOWLEDGED = "select confirmed_flush_lsn - '0/0' from pg_replication_slots"
+ACKNOWLEDGED = "select confirmed_flush_lsn - '0/0' from pg_replication_slots where slot_name = 'demo'"
 
 
 def cdc(*, seconds: float = 10.0, seed: int = 1) -> None:
@@ -95,7 +96,7 @@ class Demo:
         say(f"\n{file}:\n{file.read_text()}")
         with self._instance("first", file) as first, self._instance("second", file) as second:
             both = [first, second]
-            self._until(lambda: self._leader(both), "an instance leads", both)
+            self._until(lambda: self._leader(both) and self._position(ACKNOWLEDGED), "an instance leads", both)
             say("One of them leads. Accounts change from now on ...")
             with Clerk(self._postgres.url, seed) as clerk:
                 self._until(lambda: self._arrived() >= FIRST and self._leader(both), "changes arrive", both)
