@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from strandline.cdc.acknowledged import create_acknowledged_table
 from strandline.cdc.assembly import Assembly, Offset
 from strandline.cdc.chunk import read_chunk
 from strandline.cdc.config import CdcConfig, KinesisSection, PostgresSection
@@ -260,6 +261,7 @@ def test_only_a_slot_that_we_make_brings_a_snapshot_and_none_where_it_is_not_wan
     place.sql("create table a (id int primary key)", "create publication changes for table a")
     with Session(place.dsn) as session:
         create_lease_table(session)
+        create_acknowledged_table(session)
     postgres = PostgresSection(dsn=Secret(place.dsn), slot=place.slot, publication="changes")
     config = CdcConfig(postgres=postgres, kinesis=KinesisSection(stream="s"), checkpoint=str(tmp_path))
     never = msgspec.structs.replace(config, snapshot="never")
