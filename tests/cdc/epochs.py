@@ -13,8 +13,10 @@ import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from strandline.cdc.kinesis import Sender
+from strandline.cdc.sending import FOREVER, Fence
 from strandline.spark.kinesis import in_order
 from strandline.spark.postgres_wal import WalReader
+from strandline.units import Nanos
 
 STEPS = ("read", "noted", "sending", "sent", "done")
 
@@ -50,7 +52,7 @@ class Query:
         *,
         leadership: int = 1,
         reach: Callable[[str], None] = lambda step: None,
-        fenced: Callable[[int], AbstractContextManager[Callable[[], None]]] = lambda epoch: nullcontext(lambda: None),
+        fenced: Callable[[int], AbstractContextManager[Fence]] = lambda epoch: nullcontext(lambda: FOREVER),
         altered: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = lambda rows: rows,
     ) -> None:
         self.reader = make()
@@ -78,9 +80,9 @@ class Query:
         self._reach("noted")
         with self._fenced(done) as fence:
 
-            def may_send() -> None:
+            def may_send() -> Nanos:
                 self._reach("sending")
-                fence()
+                return fence()
 
             rows = in_order(self._altered(self._rows(start, end)))
             self._sender.send(rows, leadership=self._leadership, fence=may_send)

@@ -18,7 +18,7 @@ from strandline.cdc.failures import Problem
 from strandline.cdc.kinesis import Sender
 from strandline.cdc.limits import SendOptions
 from strandline.cdc.outgoing import Record
-from strandline.cdc.sending import Failures
+from strandline.cdc.sending import Failures, Fence
 from strandline.errors import ChangesLost
 from strandline.spark.postgres_wal import WalReader
 from strandline.spark.wal_options import WalOptions
@@ -136,7 +136,8 @@ class AcknowledgesWhatItReads(WalReader):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         end = super().latestOffset(start, limit)
-        self.commit(end)
+        if self._changes is not None:
+            self._changes.acknowledge(end["end"])
         return end
 
 
@@ -151,7 +152,7 @@ def cut_as_if_whole(assembly: Assembly, stamp: Stamp) -> None:
 honest_cut = Assembly._cut
 
 
-async def put_and_believe(sender: Sender, fence: Callable[[], None], records: list[Record]) -> Failures | Problem:
+async def put_and_believe(sender: Sender, fence: Fence, records: list[Record]) -> Failures | Problem:
     """An answer of which the records that failed are not looked at."""
     outcome = await honest_put(sender, fence, records)
     return outcome if isinstance(outcome, Problem) else []

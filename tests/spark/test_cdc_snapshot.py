@@ -199,7 +199,7 @@ def follow(spark: SparkSession, place: Place, file: Path, rest: Callable[[], Non
             Changes(settings, Offset(end=place.confirmed())) as changes,
             Fence(place.dsn, config.lease_name, leadership.number, 0, 0) as fence,
         ):
-            sender_of(sink).send(in_order(up_to(changes, end)), leadership=leadership.number, fence=fence.left)
+            sender_of(sink).send(in_order(up_to(changes, end)), leadership=leadership.number, fence=fence)
 
 
 def up_to(changes: Changes, end: int) -> Iterator[pa.RecordBatch]:

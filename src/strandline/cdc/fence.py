@@ -72,6 +72,8 @@ class Fence:
             raise self._failure
         return Nanos(left)
 
+    __call__ = left
+
     def _keep(self) -> None:
         while not self._ended.wait(self._grant / 1e9 / AGAIN) and self._failure is None:
             try:

@@ -121,7 +121,7 @@ def deliver(rows: Iterator[pa.RecordBatch], options: SinkOptions) -> Delivered:
         raise OptionError("kinesis with a lease takes one partition: put .coalesce(1) before it")
     batch = int(context.getLocalProperty(BATCH_ID) or 0)
     with Fence(lease.dsn, lease.name, lease.leadership, batch, context.taskAttemptId()) as fence:
-        sent = sender.send(in_order(passed), leadership=lease.leadership, fence=fence.left)
+        sent = sender.send(in_order(passed), leadership=lease.leadership, fence=fence)
     return Delivered(sent, passed.committed())
 
 

@@ -66,7 +66,7 @@ class Errand:
         with Fence(lease.dsn, lease.name, lease.leadership, *SNAPSHOT, is_shared=True) as fence:
             for chunk in given:
                 rows = read_chunk(self.dsn, self.view, chunk, self.events)
-                sent = sender_of(self.sink).send(in_order(rows), leadership=lease.leadership, fence=fence.left)
+                sent = sender_of(self.sink).send(in_order(rows), leadership=lease.leadership, fence=fence)
                 yield chunk.table.name, sent.records + sent.dead_lettered
 
 
