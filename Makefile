@@ -18,8 +18,8 @@ browser: ## the Chromium that the report's page is tested in, where it is missin
 demo: venv ## the product's main job, on real servers
 	@$(BIN)/strandline demo
 
-test: venv browser ## the whole suite, in two processes with servers of their own: most tests wait most of the time
-	@$(BIN)/pytest -n 2 --dist loadfile
+test: venv browser ## the whole suite, in three processes with servers of their own: most tests wait most of the time
+	@$(BIN)/pytest -n 3
 
 check: venv ## formatting, lint, types, import contracts
 	@$(BIN)/ruff format --check
@@ -66,7 +66,7 @@ bench-capture: venv ## what the capture adds to a request, against the service w
 	@$(BIN)/python -m bench.capture
 
 soak: venv ## trials too long for the suite
-	@$(BIN)/pytest -n 2 --dist loadfile -m soak
+	@$(BIN)/pytest -n 2 -m soak
 	@$(BIN)/python -m bench.soak
 	@$(BIN)/python -m bench.soak_replay
 

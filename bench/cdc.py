@@ -1,8 +1,8 @@
 """Changes of Postgres into Kinesis, through `strandline cdc run` as its users run it, on real servers.
 
 How fast rows that are inserted 1,000 a transaction are published into an endpoint that keeps nothing, and what the
-decoder does alone; how long after its commit a change is accepted, at 100 a second; and how long nothing is accepted
-when the leader is killed.
+decoder does alone; how fast rows that are there before go; how long after its commit a change is accepted, at 100 a
+second; and how long nothing is accepted when the leader is killed, or stands still beyond its lease.
 
 `python -m bench.cdc`, with `--rows 100000 --seconds 5` for a quick trial.
 """
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import boto3
@@ -38,6 +38,9 @@ from strandline.wire.event import EventFormat
 
 WITHIN_S = 300.0
 LEASE_S = 5
+TAKE_OVER_S = 15
+# An instance that is started is ready to follow after so long.
+STANDBY_S = 15.0
 IN_TRANSACTION = 1_000
 TABLE = """
     create table account (id bigint primary key, owner text not null, balance numeric(12, 2) not null,
@@ -201,7 +204,9 @@ def waits(stack: Stack, directory: Path, seconds: float) -> Iterator[Figure]:
     bench = Bench(stack, directory, "paced")
     committed: dict[int, float] = {}
     numbers = iter(range(10**9))
-    with bench.running(), bench.running(), psycopg.connect(bench.url, autocommit=True) as database:
+    with ExitStack() as instances, psycopg.connect(bench.url, autocommit=True) as database:
+        for _ in range(2):
+            instances.enter_context(bench.running())
         bench.wait_for_slot()
 
         def write(until: Callable[[], bool]) -> None:
@@ -213,29 +218,47 @@ def waits(stack: Stack, directory: Path, seconds: float) -> Iterator[Figure]:
                 database.execute(FILL.encode(), (number, number))
                 committed[number] = time.time() * 1e3
 
+        def lose(leader: int, how: signal.Signals) -> float:
+            """Stop the leader; when that was. Returns when the next has published for a while."""
+            of_leader = tree(leader)
+            at = time.time() * 1e3
+            for process in [leader] if how is signal.SIGKILL else of_leader:
+                os.kill(process, how)
+            write(lambda: bench.leader() not in {0, leader})
+            before = bench.accepted()
+            write(lambda: bench.accepted() > before + 200)
+            for process in of_leader if how is signal.SIGSTOP else []:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGCONT)
+            return at
+
         write(lambda: bench.accepted() > 300)
         calm, end = len(committed), time.monotonic() + seconds
         write(lambda: time.monotonic() > end)
         still = len(committed)
         write(lambda: bench.accepted() > still)
-        leader = bench.leader()
-        os.kill(leader, signal.SIGKILL)
-        killed = time.time() * 1e3
-        write(lambda: bench.leader() not in {0, leader})
-        before = bench.accepted()
-        write(lambda: bench.accepted() > before + 200)
+        killed = lose(bench.leader(), signal.SIGKILL)
+        instances.enter_context(bench.running())
+        waiting, end = len(committed), time.monotonic() + STANDBY_S
+        write(lambda: time.monotonic() > end)
+        write(lambda: bench.accepted() > waiting)
+        frozen = lose(bench.leader(), signal.SIGSTOP)
     arrived: dict[int, float] = {}
     for record in (record for shard in bench.kinesis.records(bench.stream).values() for record in shard):
         number = json.loads(record.data)["after"]["id"]
         arrived[number] = min(arrived.get(number, record.arrived_ms), record.arrived_ms)
     late = [arrived[number] - committed[number] for number in range(calm, still)]
-    gap = min(at for number, at in arrived.items() if committed[number] > killed) - killed
     yield Figure("cdc.latency_p50_ms", float(np.percentile(late, 50)), "commit to accepted, 100 changes/s; aim: 500")
     yield Figure("cdc.latency_p99_ms", float(np.percentile(late, 99)), "the same, p99")
-    yield Figure("cdc.failover_kill_s", gap / 1e3, f"SIGKILL to the next change accepted; lease of {LEASE_S} s")
+    for name, lost in (("kill", killed), ("freeze", frozen)):
+        gap = min(at for number, at in arrived.items() if committed[number] > lost) - lost
+        what = f"SIG{'KILL' if name == 'kill' else 'STOP'} to the next change accepted; lease of {LEASE_S} s"
+        yield Figure(f"cdc.failover_{name}_s", gap / 1e3, f"{what}; aim: {LEASE_S + TAKE_OVER_S}")
 
 
 if __name__ == "__main__":
+    from bench.cdc_snapshot import snapshot
+
     parser = argparse.ArgumentParser(prog="python -m bench.cdc")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=20)
@@ -245,6 +268,7 @@ if __name__ == "__main__":
         with Stack(["postgres", "kinesis"], kinesis_keep_bytes=0) as stack:
             os.environ |= servers(stack)[1].settings()
             figures += throughput(stack, Path(made), chosen.rows)
+            figures += snapshot(stack, Path(made), chosen.rows)
             figures.append(decoding(stack, min(chosen.rows, 200_000)))
         with Stack(["postgres", "kinesis"]) as stack:
             os.environ |= servers(stack)[1].settings()

@@ -24,9 +24,10 @@ from strandline.stack.cache import cache_dir
 from strandline.stack.jars import kafka_version, pinned
 from strandline.stack.processes import OWNER_VARIABLE
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 WARM = multiprocessing.get_context("forkserver")
-WARM.set_forkserver_preload(["strandline.cli.commands", "strandline.cli.tail"])
+COMMANDS = ("capture", "commands", "imports", "replay", "report", "tail", "up")
+WARM.set_forkserver_preload([f"strandline.cli.{name}" for name in COMMANDS])
 
 
 def wait_for(condition: Callable[[], object], what: str, timeout: float = TIMEOUT) -> None:

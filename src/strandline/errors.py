@@ -41,6 +41,7 @@
     │   └── ChangesLost                changes that can no longer be had, or that would be passed over
     ├── ShelfEmpty                     rows that were made ready, and are gone before a task fetched them
     ├── SpillFailed                    transactions in progress that can be kept neither in memory nor on disk
+    ├── SparkEnded                     a session of Spark whose JVM is gone
     ├── PublishingEnded                a query that ended for a reason that may pass
     ├── NotLeading                     a leadership, or an attempt under it, that may not publish any more
     ├── GatewayRefused                 a gateway that will not serve what a client asks for
@@ -328,7 +329,7 @@ class ChangesLost(PostgresError):
         self.slot = slot
         super().__init__(
             f"{problem}; to go on, drop the slot (select pg_drop_replication_slot('{slot}')), delete the checkpoint "
-            "and start again with a snapshot"
+            "and the slot's row of strandline.acknowledged where there is one, and start again with a snapshot"
         )
 
 
@@ -346,6 +347,10 @@ class SpillFailed(StrandlineError):
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"{problem}; give TMPDIR a place with room, or have transactions come only when committed")
+
+
+class SparkEnded(StrandlineError):
+    """A session of Spark whose JVM is gone. Another one can be begun."""
 
 
 class PublishingEnded(StrandlineError):

@@ -9,12 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from types import MappingProxyType, TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from strandline.errors import StrandlineError
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
@@ -25,6 +28,16 @@ log = logging.getLogger(__name__)
 NotReady = Callable[[], Sequence[str]]
 Documents = Mapping[str, Callable[[], bytes]]
 """Pages of JSON by their path."""
+
+
+def configured_tracer(scope: str) -> "Tracer | None":
+    """Where spans go, None when nobody has set OpenTelemetry up."""
+    from opentelemetry import trace  # noqa: PLC0415  (most who are observed are not traced)
+
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
+        return None
+    return provider.get_tracer(scope)
 
 
 class Observed:

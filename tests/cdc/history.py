@@ -1,79 +1,164 @@
-"""What became of a table, kept by triggers, and whether a stream tells the same: per key, in order, all of it."""
+"""What became of tables, kept by triggers, and whether a stream tells the same: per key, in order, all of it."""
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from strandline.stack import AcceptedRecord
 
+MOST_IN_A_REQUEST = 500
+
 TABLE = "create table item (id int primary key, version int not null, note text)"
 # Whoever changes a row waits for the one before to be committed, so the numbers of a key rise as its commits do.
 TRIGGERS = """
 create schema kept;
-create table kept.history (number bigserial primary key, op text not null, id int not null, version int);
+create table kept.history (number bigserial primary key, relation text not null, op text not null, id int, line jsonb);
 create function kept.note() returns trigger language plpgsql as $$
+declare
+    name text := tg_table_name;
 begin
-    if tg_op = 'INSERT' then
-        insert into kept.history (op, id, version) values ('c', new.id, new.version);
+    if tg_op = 'TRUNCATE' then
+        insert into kept.history (relation, op) values (name, 't');
+    elsif tg_op = 'INSERT' then
+        insert into kept.history (relation, op, id, line) values (name, 'c', new.id, to_jsonb(new));
     elsif tg_op = 'DELETE' then
-        insert into kept.history (op, id, version) values ('d', old.id, null);
+        insert into kept.history (relation, op, id) values (name, 'd', old.id);
     elsif old.id <> new.id then
-        insert into kept.history (op, id, version) values ('d', old.id, null), ('c', new.id, new.version);
+        insert into kept.history (relation, op, id) values (name, 'd', old.id);
+        insert into kept.history (relation, op, id, line) values (name, 'c', new.id, to_jsonb(new));
     else
-        insert into kept.history (op, id, version) values ('u', new.id, new.version);
+        insert into kept.history (relation, op, id, line) values (name, 'u', new.id, to_jsonb(new));
     end if;
     return null;
 end $$;
-create trigger note after insert or update or delete on item for each row execute function kept.note();
+create function kept.watch(name text) returns void language plpgsql as $$
+begin
+    execute format('create trigger note after insert or update or delete on %I
+        for each row execute function kept.note()', name);
+    execute format('create trigger empty after truncate on %I for each statement execute function kept.note()', name);
+end $$;
+select kept.watch('item');
 """
-READ = "select id, op, version from kept.history order by number"
+READ = "select relation, id, op, line from kept.history order by number"
+
+Key = tuple[str, int | None]
+"""A table and the key of a row; the table alone for its truncates."""
+Id = tuple[int, int, int]
+"""The two halves of the commit's LSN, and the ordinal: they compare as ids do."""
+
+
+class Step(NamedTuple):
+    """A change of a row, or a truncate."""
+
+    op: str
+    row: dict[str, Any] | None
+    """What it is afterwards."""
+    unchanged: Sequence[str] = ()
+    """The columns that are not told, for they did not change."""
 
 
 class Told(NamedTuple):
     """What a stream tells of one key."""
 
-    ids: list[tuple[str, int]]
-    steps: list[tuple[str, int | None]]
-    repeats: int
+    ids: list[Id]
+    steps: list[Step]
 
 
-def told(records: Mapping[str, Sequence[AcceptedRecord]]) -> dict[int, Told]:
-    """The events of each key in the order of their first arrivals. A repeat must be the same event."""
-    seen: dict[tuple[str, int], dict[str, Any]] = {}
-    keys: dict[int, Told] = defaultdict(lambda: Told([], [], 0))
-    for record in (record for shard in records.values() for record in shard):
-        event = json.loads(record.data)
-        event.pop("leadership", None)
-        source = event["source"]
-        if source["table"] != "item":
-            continue
-        row = event["after"] or event["before"]
-        key, id_ = row["id"], (source["lsn"], source["ordinal"])
-        assert record.partition_key == f"public.item/{key}"
+class Arrival(NamedTuple):
+    """A record of a stream."""
+
+    id: Id
+    leadership: int
+    event: dict[str, Any]
+    partition_key: str
+
+
+def check(
+    history: Sequence[tuple[Any, ...]],
+    records: Mapping[str, Sequence[AcceptedRecord]],
+    *,
+    epoch_rows: int | None = None,
+    in_flight: int = 8,
+) -> int:
+    """What arrived is what happened, per key and in order; how many records came again.
+
+    With `epoch_rows`, the most that goes in an epoch, those that came again must be within the documented bound.
+    """
+    arrivals = {shard: [_arrival(record) for record in found] for shard, found in records.items()}
+    happened, arrived, repeats = kept(history), *told(arrivals)
+    for key in sorted(happened.keys() | arrived.keys(), key=str):
+        _compare(key, happened.get(key, []), arrived[key].steps if key in arrived else [])
+    for key, found in arrived.items():
+        assert found.ids == sorted(found.ids), f"ids of {key} do not rise"
+    if epoch_rows is not None:
+        check_repeats(arrivals, epoch_rows=epoch_rows, in_flight=in_flight)
+    return repeats
+
+
+def _arrival(record: AcceptedRecord) -> Arrival:
+    event = json.loads(record.data)
+    leadership, source = event.pop("leadership", 0), event["source"]
+    high, low = (int(part, 16) for part in source["lsn"].split("/"))
+    return Arrival((high, low, source["ordinal"]), leadership, event, record.partition_key)
+
+
+def told(arrivals: Mapping[str, Sequence[Arrival]]) -> tuple[dict[Key, Told], int]:
+    """The events of each key in the order of their first arrivals, and the number of repeats: the same events."""
+    seen: dict[Id, dict[str, Any]] = {}
+    keys: dict[Key, Told] = defaultdict(lambda: Told([], []))
+    repeats = 0
+    for id_, _, event, partition_key in (arrival for shard in arrivals.values() for arrival in shard):
+        table, op = event["source"]["table"], event["op"]
+        row = None if op == "t" else event["after"] or event["before"]
+        key = (table, None if row is None else row["id"])
+        assert partition_key == (f"public.{table}" if row is None else f"public.{table}/{row['id']}")
         if id_ in seen:
-            assert seen[id_] == event, "a repeat is not the same event"
-            keys[key] = keys[key]._replace(repeats=keys[key].repeats + 1)
+            assert seen[id_] == event, f"a repeat is not the same event: {event}, and before {seen[id_]}"
+            repeats += 1
             continue
         seen[id_] = event
         keys[key].ids.append(id_)
-        keys[key].steps.append((event["op"], None if event["after"] is None else event["after"]["version"]))
+        keys[key].steps.append(Step(op, event.get("after"), event.get("unchanged", ())))
+    return dict(keys), repeats
+
+
+def kept(history: Sequence[tuple[Any, ...]]) -> dict[Key, list[Step]]:
+    """The same of the tables' history."""
+    keys: dict[Key, list[Step]] = defaultdict(list)
+    for table, id_, op, line in history:
+        keys[table, id_].append(Step(op, line))
     return dict(keys)
 
 
-def kept(history: Sequence[tuple[Any, ...]]) -> dict[int, list[tuple[str, int | None]]]:
-    """The same of the table's history."""
-    keys: dict[int, list[tuple[str, int | None]]] = defaultdict(list)
-    for id_, op, version in history:
-        keys[id_].append((op, version))
-    return dict(keys)
+def _compare(key: Key, happened: list[Step], arrived: list[Step]) -> None:
+    last: Step | None = None
+    for at, (step, found) in enumerate(zip(happened, arrived, strict=False)):
+        sent = step.row and {name: value for name, value in step.row.items() if name not in found.unchanged}
+        assert (step.op, sent) == (found.op, found.row), f"step {at} of {key} was {step}, and {found} arrived"
+        if step.op == "u" and last is not None and last.row is not None and step.row is not None:
+            for name in found.unchanged:
+                assert last.row.get(name) == step.row[name], f"step {at} of {key} changed '{name}', which is not told"
+        last = step
+    assert len(happened) == len(arrived), f"{key}: {len(happened)} steps were taken, and {len(arrived)} arrived"
 
 
-def check(history: Sequence[tuple[Any, ...]], records: Mapping[str, Sequence[AcceptedRecord]]) -> int:
-    """What arrived is what happened, per key and in order; how many records came again."""
-    happened, arrived = kept(history), told(records)
-    assert {key: found.steps for key, found in arrived.items()} == happened
-    for key, found in arrived.items():
-        places = [(tuple(int(part, 16) for part in lsn.split("/")), ordinal) for lsn, ordinal in found.ids]
-        assert places == sorted(places), f"ids of key {key} do not rise"
-    return sum(found.repeats for found in arrived.values())
+def check_repeats(arrivals: Mapping[str, Sequence[Arrival]], *, epoch_rows: int, in_flight: int) -> None:
+    """No record comes after one that is a whole epoch further on.
+
+    But for what a leader before had on its way when it was stopped: no more than its requests in flight hold.
+    """
+    ids = sorted({arrival.id for shard in arrivals.values() for arrival in shard})
+    ranks = {id_: rank for rank, id_ in enumerate(ids)}
+    late: Counter[int] = Counter()
+    for shard in arrivals.values():
+        highest, leadership = -1, 0
+        for arrival in shard:
+            rank, leadership = ranks[arrival.id], max(leadership, arrival.leadership)
+            if arrival.leadership < leadership:
+                late[arrival.leadership] += 1
+            else:
+                assert highest - rank < epoch_rows, f"{arrival} came {highest - rank} events late"
+            highest = max(highest, rank)
+    for number, count in late.items():
+        assert count <= in_flight * MOST_IN_A_REQUEST, f"{count} records of leadership {number} came after it was over"

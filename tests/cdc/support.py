@@ -57,9 +57,9 @@ class Place:
         self.sql(*statements, f"create publication {self.publication} for {published}")
         self.sql(f"select pg_create_logical_replication_slot('{self.slot}', '{plugin}')")
 
-    def replication(self, *, work_mem: str = "64MB", **options: Any) -> Replication:
+    def replication(self, *, work_mem: str = "64MB", dsn: str | None = None, **options: Any) -> Replication:
         """A reader of the slot, not yet started."""
-        dsn = f"{self.dsn}?options=-c%20logical_decoding_work_mem%3D{work_mem}"
+        dsn = dsn or f"{self.dsn}?options=-c%20logical_decoding_work_mem%3D{work_mem}"
         return Replication(ReplicationSettings(dsn=dsn, slot=self.slot, publications=[self.publication], **options))
 
     def is_read(self) -> bool:

@@ -331,14 +331,15 @@ def test_a_heartbeat_moves_the_end_and_is_no_event() -> None:
     assert reader.reached == Offset(end=900, lsn=5, ordinal=3)
 
 
-def test_idle_advances_count_only_when_nothing_is_half_here() -> None:
+def test_it_is_idle_only_when_nothing_is_half_here() -> None:
     reader = assembly()
     fed(reader, Begin(1000, 0, 9), described("a", "b"), *inserts(None, 1))
-    assert reader.advance(5_000) == Offset()
+    inside = reader.is_idle
     # What is streamed is sent again whole, until its commit is acknowledged.
     fed(reader, Commit(1000, 1048, 0), StreamStart(7, True), StreamStop())
-    assert reader.advance(5_000) == Offset(end=5_000, lsn=1000, ordinal=1)
-    assert reader.advance(4_000).end == 5_000
+    reader.batch()
+    assert (inside, reader.is_idle) == (False, True)
+    assert reader.reached == Offset(end=1048, lsn=1000, ordinal=1)
 
 
 def test_a_transaction_in_progress_goes_to_disk_beyond_the_bound_and_is_refused_beyond_the_next() -> None:

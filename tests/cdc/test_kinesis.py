@@ -5,6 +5,7 @@ import json
 import random
 import re
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -22,7 +23,7 @@ from strandline.cdc.failures import STOP, Course
 from strandline.cdc.kinesis import Sender
 from strandline.cdc.limits import SendOptions, ShardRate
 from strandline.cdc.outgoing import Record
-from strandline.cdc.sending import Sent
+from strandline.cdc.sending import FOREVER, Sent
 from strandline.core.retry import Backoff
 from strandline.errors import DeadLetterFailed, NotLeading, OptionError, StreamRefused
 from strandline.stack.certificates import Authority
@@ -80,8 +81,9 @@ def rows_of(count: int, keys: int, seed: int = 1, lsn: int = 7) -> list[Row]:
     return [(f"key {draw.randrange(keys)}", lsn, ordinal) for ordinal in range(count)]
 
 
-def always() -> None:
+def always() -> Nanos:
     """We lead."""
+    return FOREVER
 
 
 def send(
@@ -207,9 +209,10 @@ def test_an_answer_that_is_not_of_kinesis_stops(raw: bytes) -> None:
 def test_when_leading_ends_all_that_is_on_its_way_is_broken_off_and_nothing_more_is_sent() -> None:
     lost = threading.Event()
 
-    def fence() -> None:
+    def fence() -> Nanos:
         if lost.is_set():
             raise NotLeading("test", "the lease is over")
+        return FOREVER
 
     def behave(number: int, _: list[Entry]) -> Behaviour:
         if number == 9:
@@ -233,9 +236,10 @@ def test_when_leading_ends_all_that_is_on_its_way_is_broken_off_and_nothing_more
 def test_when_leading_ends_a_request_without_an_answer_is_not_waited_for() -> None:
     lost = threading.Event()
 
-    def fence() -> None:
+    def fence() -> Nanos:
         if lost.is_set():
             raise NotLeading("test", "the lease is over")
+        return FOREVER
 
     def behave(*_: object) -> Behaviour:
         lost.set()
@@ -246,13 +250,29 @@ def test_when_leading_ends_a_request_without_an_answer_is_not_waited_for() -> No
         sender.send([batch_of([("a", 1, 0)])], leadership=1, fence=fence)
 
 
+def test_a_request_is_broken_off_when_the_leave_to_send_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "WATCH_EVERY", 3_600)
+    end = time.monotonic() + 0.5
+
+    def fence() -> Nanos:
+        left = end - time.monotonic()
+        if left <= 0:
+            raise NotLeading("test", "the leave is over")
+        return Nanos(int(left * 1e9))
+
+    stream, options = FaultyStream(lambda *_: Behaviour(answers=False)), SendOptions(timeout=timedelta(hours=1))
+    with stream, Sender("changes", endpoint_url=stream.url, options=options) as sender, pytest.raises(NotLeading):
+        sender.send([batch_of([("a", 1, 0)])], leadership=1, fence=fence)
+
+
 def test_the_fence_is_asked_before_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "WATCH_EVERY", 3_600)
     asked = 0
 
-    def fence() -> None:
+    def fence() -> Nanos:
         nonlocal asked
         asked += 1
+        return FOREVER
 
     with FaultyStream(lambda number, _: refused("InternalFailure", 500) if number % 2 else FINE) as stream:
         with Sender("changes", endpoint_url=stream.url) as sender:
@@ -467,6 +487,7 @@ def test_the_api_as_it_is_takes_what_we_send(kinesis: Kinesis, monkeypatch: pyte
     rows = rows_of(300, keys=40)
     with Sender("sent-changes", options=SendOptions(shards=2)) as sender:
         told = sender.describe()
+        assert told is not None
         assert (told.status, told.shards, told.max_record_bytes) == ("ACTIVE", 2, 1 << 20)
         assert sender.send([batch_of(rows)], leadership=3, fence=always).records == 300
     found: dict[str, list[Id]] = defaultdict(list)

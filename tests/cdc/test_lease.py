@@ -132,7 +132,7 @@ from strandline.errors import NotLeading
 leadership = acquire(sys.argv[1], "orders", "frozen", wait=timedelta(seconds=30), term=timedelta(seconds=3))
 fence = Fence(sys.argv[1], "orders", leadership.number, 7, 0, grant=timedelta(seconds=2))
 print("leads", leadership.number, flush=True)
-for asked in (leadership.check, fence.check):
+for asked in (leadership.check, fence.left):
     try:
         while True:
             asked()
@@ -151,11 +151,11 @@ def test_a_leader_that_stands_still_is_replaced_and_cannot_send_when_it_wakes(le
         with lead(led, "b") as second:
             assert second.number == 2
             with Fence(led.dsn, "orders", 2, 0, 0, grant=GRANT) as fence:
-                fence.check()
+                fence.left()
                 frozen.send_signal(signal.SIGCONT)
                 said, _ = frozen.communicate(timeout=TIMEOUT)
                 assert said.count("not leading 'orders' any more") == 2
-                fence.check()
+                fence.left()
                 second.check()
     finally:
         frozen.kill()
@@ -166,16 +166,15 @@ def test_a_newer_attempt_stops_the_older_and_sends_only_after_it(led: Place) -> 
     with lead(led, "a", term=LONG) as leadership:
         number = leadership.number
         older = Fence(led.dsn, "orders", number, 4, 0, grant=GRANT)
-        older.check()
+        older.left()
         with Fence(led.dsn, "orders", number, 4, 1, grant=GRANT) as newer:
             # The older one has not been told, nor asked: its leave was over before the newer one began.
             with pytest.raises(NotLeading):
-                older.check()
-            newer.check()
+                older.left()
+            newer.left()
             for stale in [(number, 4, 0), (number, 3, 9), (number - 1, 9, 9), (number + 1, 9, 9)]:
                 with pytest.raises(NotLeading):
                     Fence(led.dsn, "orders", *stale, grant=GRANT)
-            newer()
         older.close()
 
 
@@ -184,13 +183,12 @@ def test_a_fence_holds_for_longer_than_its_grant_and_batch_after_batch(led: Plac
         with Fence(led.dsn, "orders", leadership.number, 0, 0, grant=GRANT) as fence:
             before = row(led)
             wait_for(lambda: row(led).granted > before.granted, "the grant is renewed")
-            fence.check()
-            assert fence.left > 0
+            fence.left()
         with pytest.raises(NotLeading, match="ended"):
-            fence.check()
+            fence.left()
         for batch in range(1, 4):
             with Fence(led.dsn, "orders", leadership.number, batch, 0, grant=LONG) as fence:
-                fence.check()
+                fence.left()
 
 
 def test_a_fence_counts_down_on_its_own_clock_from_before_it_asked(led: Place) -> None:
@@ -200,10 +198,10 @@ def test_a_fence_counts_down_on_its_own_clock_from_before_it_asked(led: Place) -
         Fence(led.dsn, "orders", leadership.number, 0, 0, grant=timedelta(seconds=90), clock=clock) as fence,
     ):
         clock.advance(nanos(timedelta(seconds=89.7)))
-        fence.check()
+        fence.left()
         clock.advance(nanos(timedelta(seconds=0.1)))
         with pytest.raises(NotLeading, match="ran out"):
-            fence.check()
+            fence.left()
 
 
 def test_a_fence_whose_session_is_cut_ends(led: Place) -> None:
@@ -216,7 +214,7 @@ def test_a_fence_whose_session_is_cut_ends(led: Place) -> None:
 
             def has_ended() -> bool:
                 try:
-                    fence.check()
+                    fence.left()
                 except NotLeading:
                     return True
                 return False

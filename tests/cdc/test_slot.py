@@ -194,6 +194,17 @@ def test_a_slot_that_somebody_reads_says_who(either: Place) -> None:
             take_until(reader, b"C")
 
 
+def test_a_reader_that_is_not_one_of_ours_is_left_alone(either: Place) -> None:
+    either.prepare(TABLE)
+    with either.replication(dsn=f"{either.dsn}?application_name=other") as reader, Session(either.dsn) as session:
+        reader.start(0)
+        with pytest.raises(SlotBusy) as error:
+            take_over(session, either.slot)
+        assert "is read by somebody else ('other' at 127.0.0.1" in told(error)
+        assert "stop the other instance, or use another slot" in told(error)
+        assert either.is_read()
+
+
 def test_a_slot_beyond_what_is_safe_stops_with_what_is_lost(either: Place) -> None:
     either.prepare(TABLE)
     with Session(either.dsn) as session:
@@ -258,8 +269,11 @@ def test_a_heartbeat_moves_a_slot_whose_tables_rest(either: Place) -> None:
     either.prepare(TABLE)
     with Session(either.dsn) as session, either.replication() as replication:
         replication.start(0)
-        lsn = heartbeat(session, "beat")
+        lsn = heartbeat(session, beyond=0)
+        assert lsn is not None
         frames = take_until(replication, b"M")
         assert b"strandline.heartbeat\0" in frames[-1][2]
         replication.acknowledge(lsn)
         wait_for(lambda: either.confirmed() >= lsn, "the slot has moved")
+        # Where the log has not grown none is written: each would be a reason for the next.
+        assert heartbeat(session, beyond=1 << 62) is None

@@ -15,7 +15,7 @@ import pytest
 from strandline.stack import KafkaCluster
 from strandline.stack.ports import free_port
 from tests.capture.support import OK, Upstream, in_kafka, new_topic, run
-from tests.support import TIMEOUT, run_strandline, wait_for
+from tests.support import TIMEOUT, run_warm, wait_for
 
 POST = b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"
 
@@ -131,7 +131,7 @@ def is_refused(port: int) -> bool:
     ],
 )
 def test_wrong_use_is_one_clear_line(arguments: list[str], code: int, told: str) -> None:
-    result = run_strandline("capture", *arguments)
+    result = run_warm("capture", *arguments)
     assert result.returncode == code
     assert told in result.stderr.splitlines()[-1]
     assert "hunter2" not in result.stderr

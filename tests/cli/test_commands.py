@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Up, run_strandline, wait_for
+from tests.support import TIMEOUT, Up, run_strandline, run_warm, wait_for
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ from tests.support import Up, run_strandline, wait_for
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(arguments: list[str], line: str) -> None:
-    result = run_strandline(*arguments)
+    result = run_warm(*arguments)
     assert result.returncode == 2
     assert result.stderr.startswith(line)
     assert result.stderr.count("\n") == 1
@@ -45,7 +45,7 @@ def test_wrong_use_is_one_line_and_exit_code_2(arguments: list[str], line: str) 
 
 def test_failure_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
     (tmp_path / "somebody's").touch()
-    result = run_strandline("up", "--only", "kinesis", "--data", tmp_path)
+    result = run_warm("up", "--only", "kinesis", "--data", tmp_path)
     assert result.returncode == 1
     assert result.stderr.startswith(f"strandline: {tmp_path}: is not empty and was not made by strandline")
     assert result.stderr.count("\n") == 1
@@ -54,7 +54,7 @@ def test_failure_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_told_with_its_option() -> None:
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         port = stranger.getsockname()[1]
-        result = run_strandline("up", "--only", "kinesis", "--observe-port", str(port))
+        result = run_warm("up", "--only", "kinesis", "--observe-port", str(port))
     assert result.returncode == 1
     problem = f"cannot listen on 127.0.0.1:{port}: Address already in use"
     assert result.stderr == f"strandline: --observe-port: {problem}; 0 takes any free port\n"
@@ -63,7 +63,7 @@ def test_a_port_that_is_taken_is_told_with_its_option() -> None:
 def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     env = {**os.environ, "STRANDLINE_CACHE": str(tmp_path / "file" / "below")}
-    result = run_strandline("up", "--only", "kafka", env=env)
+    result = run_warm("up", "--only", "kafka", env=env)
     assert result.returncode == 1
     assert result.stderr.startswith("strandline: ")
     assert result.stderr.count("\n") == 1
@@ -74,16 +74,16 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     [[], ["--help"], ["up", "--help"], ["demo", "--help"], ["tail", "--help"], ["import", "--help"], ["--version"]],
 )
 def test_help_needs_nothing_and_exits_0(arguments: list[str]) -> None:
-    result = run_strandline(*arguments)
+    result = run_warm(*arguments)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout
 
 
 def test_the_commands_are_listed_with_what_they_do() -> None:
-    lines = run_strandline("--help").stdout.splitlines()
+    lines = run_warm("--help").stdout.splitlines()
     assert any("│ up " in line and "Start real Kafka, Postgres and Kinesis servers" in line for line in lines)
     assert any("│ demo " in line and "Capture a shop's traffic" in line for line in lines)
-    assert "The first run fetches Kafka (45 MB)" in run_strandline("up", "--help").stdout
+    assert "The first run fetches Kafka (45 MB)" in run_warm("up", "--help").stdout
 
 
 def test_the_list_of_commands_imports_none_of_them() -> None:
@@ -130,7 +130,7 @@ def test_a_person_gets_a_table_and_lines_to_paste() -> None:
             lines.append(up.stdout.readline())
             assert lines[-1], "it ended before it was ready"
         up.send_signal(signal.SIGINT)
-        assert up.wait(30) == 0
+        assert up.wait(TIMEOUT) == 0
     text = "".join(lines)
     assert "export AWS_ENDPOINT_URL_KINESIS=http://127.0.0.1:" in text
     assert "export DATABASE_URL=postgresql://postgres:" in text
@@ -143,7 +143,7 @@ def test_output_that_nobody_reads_is_one_line() -> None:
         assert up.stdout is not None
         assert up.stderr is not None
         up.stdout.close()
-        assert up.wait(60) == 1
+        assert up.wait(TIMEOUT) == 1
         lines = up.stderr.read().splitlines()
     assert lines[-1] == "strandline: nobody reads the output any more"
     assert not any("Traceback" in line for line in lines)

@@ -20,7 +20,7 @@ from strandline.units import Nanos
 from strandline.wire.traffic import Recording, index_of, when
 from strandline.wire.traffic_pb2 import TrafficStream
 from tests.ordered.support import create_topic
-from tests.support import TIMEOUT, run_strandline
+from tests.support import TIMEOUT, run_warm
 
 NOON = 1_767_268_800_000_000_000
 SEPARATOR = "\n🐵🙈🙉\n"
@@ -98,7 +98,7 @@ def test_files_of_every_kind_become_one_topic(kafka: KafkaCluster, tmp_path: Pat
     export = tmp_path / "export.proto.gz"
     export.write_bytes(gzip.compress(b"\n".join(lines)))
     options = ("--topic", "imported", "--partitions", "3", "--node-id", "me")
-    result = run_strandline("import", "--kafka", kafka.address, page, traffic, export, *options)
+    result = run_warm("import", "--kafka", kafka.address, page, traffic, export, *options)
     assert result.returncode == 0, result.stderr
     size = sum(len(row["value"]) for row in rows(kafka, "imported"))
     assert result.stderr == (
@@ -160,7 +160,7 @@ def test_a_broken_file_is_an_error_with_its_place(
 
 def test_an_error_is_one_line_and_exit_code_1(kafka: KafkaCluster, tmp_path: Path) -> None:
     (tmp_path / "a.har").write_text("{")
-    result = run_strandline("import", "--kafka", kafka.address, tmp_path / "a.har", "--topic", "broken")
+    result = run_warm("import", "--kafka", kafka.address, tmp_path / "a.har", "--topic", "broken")
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith(f"strandline: {tmp_path}/a.har: is not a HAR: ")
     assert result.stderr.count("\n") == 1

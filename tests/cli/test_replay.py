@@ -27,7 +27,7 @@ from strandline.replay.status import PartitionStatus, Status, Unfinished
 from strandline.replay.watch import Watch
 from strandline.stack import KafkaCluster
 from tests.replay.support import Said, capture, committed, connection, get, plan, post, write
-from tests.support import TIMEOUT, run_strandline
+from tests.support import TIMEOUT, run_warm
 
 TARGET = ["--target", "http://127.0.0.1:9"]
 
@@ -103,13 +103,13 @@ def test_a_results_file_that_cannot_be_written_is_one_line_and_exit_code_1(
     kafka: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
     arguments = [*TARGET, "--topic", topic, "--kafka", kafka.address, "--observe", "127.0.0.1:0"]
-    result = run_strandline("replay", *arguments, "--results", tmp_path)
+    result = run_warm("replay", *arguments, "--results", tmp_path)
     lines = [line for line in result.stderr.splitlines() if "status and metrics" not in line]
     assert (result.returncode, lines) == (1, [f"strandline: results cannot be written to {tmp_path}: Is a directory"])
 
 
 def test_wrong_use_is_one_line_and_exit_code_2() -> None:
-    result = run_strandline("replay", *TARGET, "--speedup", "fast")
+    result = run_warm("replay", *TARGET, "--speedup", "fast")
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
 
 
@@ -199,7 +199,7 @@ def test_a_status_as_json_is_what_the_page_says(capsys: pytest.CaptureFixture[st
 def test_a_status_that_cannot_be_had_is_one_clear_line(stranger: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
-    result = run_strandline("replay", "status", "--at", f"http://127.0.0.1:{port}")
+    result = run_warm("replay", "status", "--at", f"http://127.0.0.1:{port}")
     told = f"strandline: no replay answers at http://127.0.0.1:{port}: Connection refused; say where with --at\n"
     assert (result.returncode, result.stderr) == (1, told)
     with showing(b"[1]") as at, pytest.raises(StrandlineError, match="is no replay"):
@@ -306,7 +306,7 @@ def test_a_dry_run_gives_up_on_a_kafka_that_is_not_there(monkeypatch: pytest.Mon
 def test_a_replay_of_which_no_request_is_answered_has_exit_code_1_and_tells_no_lateness(kafka: KafkaCluster) -> None:
     capture(kafka.address, "unanswered", {"a": connection("a", [Said(0, get("/"))])})
     place = ["--topic", "unanswered", "--kafka", kafka.address, "--observe", "127.0.0.1:0"]
-    result = run_strandline("replay", *TARGET, *place, "--until", "live", "--when-down", "fail")
+    result = run_warm("replay", *TARGET, *place, "--until", "live", "--when-down", "fail")
     *_, summary, last = result.stderr.splitlines()
     assert summary == "0 of 1 requests sent; results: 1 no target; 1 failed"
     assert last == "strandline: http://127.0.0.1:9: no request got an answer, and 1 failed; the results say why"
@@ -326,7 +326,7 @@ def test_a_running_replay_tells_its_status(kafka: KafkaCluster) -> None:
             found = re.search(r"status and metrics are at (http://127\.0\.0\.1:\d+)", said)
             assert found is not None, said
             oldest = wait_for_oldest(found[1])
-            result = run_strandline("replay", "status", "--at", found[1])
+            result = run_warm("replay", "status", "--at", found[1])
             assert result.returncode == 0, result.stderr
             assert re.search(r"told/0 .* 0-0\.0 +node/a .* the target's answer", result.stdout)
             assert oldest["id"] == "0-0.0"

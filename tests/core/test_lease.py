@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from strandline.core.lease import (
     NO_CLAIM,
+    SNAPSHOT,
     Claim,
     Granted,
     Lease,
@@ -138,6 +139,34 @@ def test_at_no_moment_do_two_lead_or_two_send_whatever_is_late(history: list[tup
     for name, *arguments in history:
         getattr(world, name)(*arguments)
         world.check()
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 25), st.integers(0, 3), late, late), max_size=30),
+    st.integers(1, 60),
+    st.integers(0, 2),
+)
+def test_no_task_of_a_snapshot_still_sends_when_the_first_batch_does(
+    asked: list[tuple[int, int, int, int]], pause: int, batch: int
+) -> None:
+    world = World()
+    world.begin("a", 0, 0)
+    believes: dict[int, int] = {}
+    for passed, task, lag, delay in asked:
+        world.pass_time(passed)
+        world.go_on(-1, 0, 0)
+        read = world.read_at(lag)
+        granted = claim(world.row, 1, SNAPSHOT, now=read, grant=GRANT)
+        if isinstance(granted, Granted):
+            assert granted.wait == 0
+            world.write(granted.lease)
+            believes[task] = countdown(Nanos(read - delay), Nanos(granted.lease.granted - read), MARGIN)
+    world.pass_time(pause)
+    taken = claim(world.row, 1, Claim(batch, 0), now=Nanos(world.now), grant=GRANT)
+    if isinstance(taken, Granted):
+        assert all(until <= world.now + taken.wait for until in believes.values())
+        refused = claim(taken.lease, 1, SNAPSHOT, now=Nanos(world.now), grant=GRANT)
+        assert isinstance(refused, Refused)
 
 
 def lease(**changed: object) -> Lease:

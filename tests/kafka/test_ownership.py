@@ -31,6 +31,10 @@ class Scripted:
         self.commits: list[list[tuple[int, int]]] = []
         self.assigned: list[list[int]] = []
         self.batch: Any = list
+        self.landed: Any = list
+
+    def committed(self, offsets: list[TopicPartition], *, timeout: float) -> list[TopicPartition]:
+        return [TopicPartition(place.topic, place.partition, self.landed()) for place in offsets]
 
     def memberid(self) -> str:
         return self.member
@@ -154,6 +158,24 @@ def test_what_was_lost_and_not_heard_of_yet_is_not_proved(scene: Scene) -> None:
     assert scene.ask({ONE: 1}).result(0) is False
     assert scene.ask({ONE: 2}).result(0) is True
     assert scene.consumer.commits == []
+
+
+@pytest.mark.parametrize("lands", [True, False])
+def test_the_last_commit_waits_for_one_on_its_way_and_not_for_ever(scene: Scene, *, lands: bool) -> None:
+    scene.mine.commit()
+    scene.take(ONE, 5)
+    seen: list[int] = []
+
+    def landed() -> int:
+        assert scene.consumer.commits == [[(1, 5)]], "the last one is not made yet"
+        scene.clock.advance(Nanos(300_000_000))
+        seen.append(5 if lands and len(seen) == 1 else 0)
+        return seen[-1]
+
+    scene.consumer.landed = landed
+    scene.mine.revoke(scene.real, place(ONE))
+    assert scene.consumer.commits == [[(1, 5)], [(1, 6)]]
+    assert seen == ([0, 5] if lands else [0, 0, 0, 0])
 
 
 def test_of_a_partition_that_comes_back_within_one_call_no_message_is_used_and_it_begins_again(

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from itertools import product
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -47,9 +48,14 @@ async def read_all(address: str, topic: str, limits: Limits, start: Position) ->
     return found, start
 
 
-@pytest.mark.parametrize("shape", [jitter, skew, one_time, bursts, stray])
 @pytest.mark.parametrize(
-    "limits", [Limits(), Limits(rows=1_700), Limits(bytes=40_000), Limits(span=timedelta(milliseconds=3_000))]
+    ("shape", "limits"),
+    [
+        *product([jitter, skew, one_time, bursts, stray], [Limits(), Limits(rows=1_700), Limits(bytes=40_000)]),
+        *product([jitter, one_time, bursts, stray], [Limits(span=timedelta(seconds=3))]),
+        # Its rows are of three quarters of an hour.
+        (skew, Limits(span=timedelta(minutes=1))),
+    ],
 )
 def test_epochs_behind_each_other_are_the_whole(
     kafka: KafkaCluster, shape: Callable[[random.Random, int], tuple[int, int]], limits: Limits

@@ -23,7 +23,8 @@ class Stand:
     def __init__(self, target: Target, kind: type[Engine], changes: dict[str, Any]) -> None:
         given = {"transform": Transform(target.authority), "policy": DefaultRetry(), **changes}
         self.engine = kind(target, self._finish, **given)
-        self.accumulator = Accumulator(self.engine, self.engine.spools.make, expire_after=Nanos(10**11))
+        spools = self.engine.spools
+        self.accumulator = Accumulator(self.engine, spools.make, expire_after=Nanos(10**11), count=spools.count)
         self.finished: list[Work] = []
         self._offset = 0
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -105,7 +106,8 @@ def test_a_file_that_takes_no_more_results_ends_the_replay_with_nothing_committe
     async def main() -> None:
         async with serving() as server:
             with pytest.raises(OutputLost):
-                await replay(plan(kafka.address, topic, server, results=Path("/dev/full")))
+                full, soon = Path("/dev/full"), timedelta(seconds=1)
+                await replay(plan(kafka.address, topic, server, results=full, drain=soon))
 
     asyncio.run(main())
     assert committed(kafka.address, topic)[0] <= 0

@@ -5,6 +5,7 @@ import gc
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
+from hashlib import sha256
 
 import pytest
 import uvloop
@@ -225,6 +226,43 @@ def test_a_target_that_answers_and_reads_no_more_does_not_keep_its_connection() 
         alarms.close()
 
     uvloop.run(main())
+
+
+def test_answers_that_are_being_gathered_count_as_memory_and_are_kept_no_further_when_it_is_full() -> None:
+    half = b"x" * 10_000
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 20000\r\n\r\n"
+
+    async def main(memory: int) -> tuple[int, str | None]:
+        rest = asyncio.Event()
+
+        async def slowly(peer: Peer, _request: bytes) -> None:
+            peer.write(head + half)
+            await rest.wait()
+            peer.write(half)
+
+        recording = Recording("node", "c")
+        recording.read(Nanos(BEGIN), get("/"))
+        recording.end_of_request(Nanos(BEGIN))
+        recording.write(Nanos(BEGIN), head + half)
+        begun = recording.take()
+        recording.write(Nanos(BEGIN), half)
+        async with serving(slowly) as server, standing(server, limits=Limits(memory=memory)) as stand:
+            spools = stand.engine.spools
+            stand.feed(begun)
+            request = spools.in_memory - len(half)
+            assert request > 0, "the source's answer counts"
+            await until(lambda: spools.in_memory >= request + 2 * len(half), "the target's counts too")
+            stand.feed(recording.take())
+            rest.set()
+            await until(lambda: stand.finished, "it is over")
+            assert (spools.in_memory, stand.engine.waiting_bytes) == (0, 0)
+            answer = stand.finished[0].answer
+            assert answer is not None
+            assert answer.length == 2 * len(half)
+            return len(answer.body), answer.digest
+
+    assert uvloop.run(main(1 << 20)) == (2 * len(half), None)
+    assert uvloop.run(main(2 * len(half))) == (len(half), sha256(2 * half).hexdigest())
 
 
 def test_each_attempt_is_signed_at_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:

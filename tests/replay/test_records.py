@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from strandline.cli.replay import summary
 from strandline.errors import ScatteredCapture
 from strandline.replay.engine import Limits
 from strandline.replay.replay import Until
+from strandline.replay.timeline import AS_FAST_AS_POSSIBLE
 from strandline.stack.kafka import KafkaCluster
 from strandline.units import Nanos
 from strandline.wire.traffic import Recording
@@ -60,6 +62,30 @@ def test_records_that_cannot_be_read_go_to_the_dead_letters_and_the_frontier_mov
         (value[:900_000], b"1", str(n + 1).encode()) for n, value in enumerate(bad)
     ]
     assert all(headers["topic"] == topic.encode() and headers["reason"] for _, headers in found)
+
+
+@pytest.mark.parametrize(("speed", "place"), [(Fraction(1), 0), (AS_FAST_AS_POSSIBLE, 1)])
+def test_a_record_with_a_time_far_in_the_future_holds_nothing_and_goes_out_with_what_lies_before_it(
+    kafka: KafkaCluster, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, speed: Fraction, place: int
+) -> None:
+    path = tmp_path / "results.jsonl"
+    records = [("c", record) for record in connection("c", [Said(0, get("/1")), Said(100, get("/3"))])]
+    [stray] = connection("stray", [Said(100 * 365 * 86_400_000, get("/2"))])
+    create_topic(kafka.address, topic, 1)
+    records.insert(place, ("stray", stray))
+    write(kafka.address, topic, records)
+
+    async def main() -> None:
+        async with serving() as server:
+            run = await replay(plan(kafka.address, topic, server, results=path, speed=speed))
+            assert sorted(server.paths) == ["/1", "/2", "/3"]
+            assert run.accumulator.strays == 3
+
+    asyncio.run(main())
+    assert committed(kafka.address, topic) == [3]
+    times = {result["source_request"]["target"]: result["source_time_us"] for result in results(path)}
+    assert times == {"/1": BEGIN // 1000, "/2": BEGIN // 1000 + 1000 * place, "/3": BEGIN // 1000 + 100_000}
+    assert "far in the future" in caplog.text
 
 
 def letters(address: str, topic: str, count: int) -> list[tuple[bytes | None, dict[str, Any]]]:

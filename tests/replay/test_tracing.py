@@ -12,11 +12,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from strandline.observe import configured_tracer
 from strandline.replay.engine import Engine
 from strandline.replay.replay import Replay, Until
 from strandline.replay.retries import DefaultRetry
 from strandline.replay.target import Target
-from strandline.replay.tracing import GIVEN_UP, TracedEngine, configured_tracer
+from strandline.replay.tracing import GIVEN_UP, TracedEngine
 from strandline.replay.transforms import Transform
 from strandline.stack.kafka import KafkaCluster
 from strandline.units import Nanos
@@ -254,7 +255,7 @@ def test_a_partition_that_is_taken_away_ends_the_spans_of_its_connections_and_no
 
 def test_without_an_sdk_the_plain_engine_runs(kafka: KafkaCluster) -> None:
     assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
-    assert configured_tracer() is None
+    assert configured_tracer("test") is None
     capture(kafka.address, "spans-none", {"a": connection("a", [Said(0, get("/"))])})
 
     async def main() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from strandline.errors import ConfigError
 from strandline.report.compare import compare
-from strandline.report.rules import Rules, load_rules
+from strandline.report.rules import EndpointSection, Rules, load_rules
 from strandline.report.summary import Verdict
 from strandline.report.verdicts import is_slower, judge
 from tests.report.support import answer, exchange
@@ -36,6 +36,55 @@ def test_rules_of_a_file_are_kept(tmp_path: Path) -> None:
     assert (rules.latency.ratio, rules.latency.slack_ms) == (3, 1)
 
 
+ENDPOINTS = """\
+headers: {ignore: [X-Cache]}
+body: {tolerance: 0.1}
+endpoints:
+  - match: GET /orders/{n}
+    headers: {ignore: [ETag], compare: [X-Cache, Server]}
+    body: {ignore: ["$.took"], tolerance: 0}
+  - match: "* /orders/**"
+    body: {ignore: ["$..at"], tolerances: {"$.score": 0.5}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("request_", "told", "ruled"),
+    [
+        ("GET /items/1", {"etag", "$.took", "$.at", "$.score"}, {"x-cache"}),
+        ("GET /orders/17?a=b", {"x-cache", "server", "$.price"}, {"etag", "$.took", "$.at"}),
+        ("POST /orders/17/lines", {"etag", "$.took"}, {"x-cache", "$.at"}),
+    ],
+)
+def test_rules_of_an_endpoint_are_added_to_those_of_all(
+    tmp_path: Path, request_: str, told: set[str], ruled: set[str]
+) -> None:
+    file = tmp_path / "rules.yaml"
+    file.write_text(ENDPOINTS)
+    rules = load_rules(file)
+    names: dict[str, str] = {"X_Cache": "a", "ETag": "a", "Server": "a"}
+    source = answer(200, {"took": 1, "score": 1.0, "at": "a", "price": 1.0}, **names)
+    target = answer(200, {"took": 2, "score": 1.3, "at": "b", "price": 1.05}, **dict.fromkeys(names, "b"))
+    found = compare(exchange(source, target, request=request_), rules).differences
+    assert {each.path for each in found if not each.is_ruled} == told
+    assert {each.path for each in found if each.is_ruled} == ruled
+    assert rules.has_rules
+
+
+@pytest.mark.parametrize(
+    ("match", "takes", "passes"),
+    [
+        ("GET /a/*", ["GET /a/b", "GET /a/{n}", "GET /a/"], ["GET /a", "GET /a/b/c", "POST /a/b"]),
+        ("* /a/**", ["GET /a/b", "POST /a/b/c", "GET /a/"], ["GET /b/a", "GET /ab/c"]),
+        ("GET /a/{s}/c", ["GET /a/b/c", "GET /a/d/c"], ["GET /a/b/d"]),
+        ("GET /v*/a.b", ["GET /v1/a.b", "GET /version/a.b"], ["GET /v1/axb", "GET /x/v1/a.b"]),
+    ],
+)
+def test_an_endpoint_is_matched_whole_part_by_part(match: str, takes: list[str], passes: list[str]) -> None:
+    section = EndpointSection(match=match)
+    assert [name for name in (*takes, *passes) if section.takes(name)] == takes
+
+
 def test_without_a_file_only_what_belongs_to_the_moment_is_left_out() -> None:
     source = answer(200, {"a": 1}, Date="a", Connection="close", X_A="a", Server="a", Keep_Alive="1")
     target = answer(200, {"a": 1}, Date="b", Connection="keep-alive", X_A="b", Server="b", Keep_Alive="2")
@@ -49,6 +98,9 @@ def test_without_a_file_only_what_belongs_to_the_moment_is_left_out() -> None:
         ("body: {ignore: [took]}", "'took' is no place; write it like $.items[*].price or $..price"),
         ("body: {unordered: [$..a]}", "'$..a' is no place; write it like $.items[*].price"),
         ("body: {tolerance: 2}", "'body.tolerance': expected `float` <= 1"),
+        ("endpoints: [{match: /a}]", "'/a' is no endpoint; write it like GET /orders/{n}"),
+        ("endpoints: [{match: GET /**/a}]", "'GET /**/a' is no endpoint; write it like"),
+        ("endpoints: [{match: GET /orders/17}]", "a kind in the place of a value: 'GET /orders/{n}'"),
         ("latency: {ratio: 0.5}", "'latency.ratio': expected `float` >= 1"),
     ],
 )

@@ -14,6 +14,7 @@ import pyspark
 from strandline.stack.java import find_java
 from strandline.stack.ports import LOOPBACK, free_port
 from strandline.stack.processes import Child
+from tests.spark.jvm import SHORT_LIVED
 from tests.support import TIMEOUT, owned_processes
 
 HOME = Path(pyspark.__file__).parent
@@ -31,7 +32,12 @@ class Cluster:
     @property
     def options(self) -> list[str]:
         """How a fleet is told to run here."""
-        settings = {"executor.memory": "512m", "driver.host": LOOPBACK, "driver.bindAddress": LOOPBACK}
+        settings = {
+            "executor.memory": "512m",
+            "executor.extraJavaOptions": SHORT_LIVED,
+            "driver.host": LOOPBACK,
+            "driver.bindAddress": LOOPBACK,
+        }
         given = [part for name, value in settings.items() for part in ("--spark", f"spark.{name}={value}")]
         return ["--master", self.master, *given]
 
@@ -68,6 +74,7 @@ def standalone(directory: Path) -> Iterator[Cluster]:
         "JAVA_HOME": str(find_java().home),
         "SPARK_HOME": str(HOME),
         "SPARK_LOCAL_IP": LOOPBACK,
+        "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED,
         "SPARK_WORKER_OPTS": "-Dspark.worker.cleanup.enabled=false",
     }
     port = free_port()

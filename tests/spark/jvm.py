@@ -1,6 +1,4 @@
-"""How a session of a test is to run. Its driver's JVM is told in `tests/conftest.py`."""
+"""How Spark of a test is to run. The JVM of its driver is told the same in `tests/conftest.py`."""
 
-QUICK = {
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.ui.showConsoleProgress": "false",
-}
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK = {"spark.executor.extraJavaOptions": SHORT_LIVED, "spark.ui.showConsoleProgress": "false"}

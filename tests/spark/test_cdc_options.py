@@ -2,9 +2,12 @@
 
 import pytest
 
+from strandline.cdc.assembly import Part
+from strandline.cdc.rows import SCHEMA, rows, told_as
 from strandline.errors import OptionError
 from strandline.spark.kinesis_options import SinkOptions
 from strandline.spark.wal_options import WalOptions
+from strandline.wire.event import Event, Stamp
 
 SOURCE = {"dsn": "postgresql:///shop", "slot": "s", "publications": "p, q"}
 SINK = {"stream": "changes", "checkpointLocation": "here"}
@@ -15,6 +18,7 @@ def test_what_is_not_given_is_as_documented() -> None:
     assert source.publications == ("p", "q")
     assert (source.is_flat, source.markers, source.in_progress) == (False, False, True)
     assert source.ordinals == "splitKeyChanges=false markers=false"
+    assert source.columns == tuple(SCHEMA.names)
     sink = SinkOptions.parse(SINK)
     assert (sink.lease, sink.dead_letters(), sink.sending.in_flight) == (None, None, 8)
 
@@ -28,6 +32,7 @@ def test_what_is_not_given_is_as_documented() -> None:
         ({"maxRowsPerEpoch": "0"}, "takes a whole number above 0"),
         ({"idleEvery": "often"}, "takes a time such as"),
         ({"form": "round"}, "option 'form' is 'round'"),
+        ({"columns": "lsn, evnt"}, "option 'columns': 'evnt' is unknown; did you mean 'event'?"),
     ],
 )
 def test_a_wrong_option_of_the_source_is_refused(changed: dict[str, str], problem: str) -> None:
@@ -53,3 +58,11 @@ def test_a_wrong_option_of_the_sink_is_refused(changed: dict[str, str], problem:
     with pytest.raises(OptionError) as error:
         SinkOptions.parse({**SINK, **changed})
     assert problem in str(error.value)
+
+
+def test_rows_have_the_columns_that_are_wanted_in_their_own_order() -> None:
+    wanted = WalOptions.parse({**SOURCE, "columns": "event,lsn"}).columns
+    part = Part(Stamp(7, 1, 2, b"", b""), [Event(1, "c", "public", "t", "public.t/1", b"{}")])
+    assert told_as(wanted) == "lsn bigint not null, event binary not null"
+    assert rows([part], wanted).to_pylist() == [{"lsn": 7, "event": b"{}"}]
+    assert rows([part]).select(["lsn", "event"]) == rows([part], wanted)

@@ -1,99 +1,41 @@
-"""`strandline cdc run` as its users run it: several instances, under load, one of them killed."""
+"""`strandline cdc run` as its users run it: several instances, under load, and all that can happen to them.
+
+`STRANDLINE_SEED` repeats a trial. `make soak` makes the long ones; `STRANDLINE_TURNS` says how long.
+"""
 
 import itertools
 import logging
 import os
 import random
 import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Self
+from threading import Event
 
 import boto3
-import psycopg
+import pyspark
 import pytest
 
 from strandline.stack import FailRecords, Fault, Kinesis, Refuse, Shuffle, Throttle, TimeOut
 from strandline.stack.postgres import Postgres
-from tests.cdc.history import READ, TABLE, TRIGGERS, check
+from tests.cdc.history import TABLE, TRIGGERS
+from tests.cdc.instances import Instance, Trouble, await_more, finish, running
+from tests.cdc.load import Load
 from tests.cdc.support import Place
-from tests.support import TIMEOUT, run_strandline, wait_for
+from tests.support import run_strandline, wait_for
 
-KEYS = 40
+EPOCH_ROWS = 400
 
 log = logging.getLogger(__name__)
+Start = Callable[[], Instance]
 
 
-class Instance:
-    """A process of `strandline cdc run`, and what it has said."""
-
-    def __init__(self, config: Path, kinesis: Kinesis, log: Path) -> None:
-        self._log = log
-        command = [sys.executable, "-m", "strandline", "cdc", "run", "--config", str(config)]
-        with log.open("wb") as out:
-            self.process = subprocess.Popen(command, stderr=out, env={**os.environ, **kinesis.settings()})
-
-    def said(self) -> str:
-        return self._log.read_text()
-
-    def leads(self) -> bool:
-        assert self.process.poll() is None, self.said()
-        return "leading '" in self.said()
-
-    def end(self, number: int) -> int:
-        """Send a signal, and wait; its exit code."""
-        self.process.send_signal(number)
-        return self.process.wait(TIMEOUT)
-
-
-class Load:
-    """Somebody who writes: inserts, updates, deletes, changed keys, rolled-back work, long and short transactions."""
-
-    def __init__(self, place: Place, seed: int) -> None:
-        self._place = place
-        self._random = random.Random(seed)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(TIMEOUT)
-
-    def _run(self) -> None:
-        with psycopg.connect(self._place.dsn) as database:
-            while not self._stop.wait(0.01):
-                for _ in range(self._random.choice([1, 2, 30])):
-                    self._change(database)
-                if self._random.random() < 0.2:
-                    database.rollback()
-                else:
-                    database.commit()
-
-    def _change(self, database: psycopg.Connection[tuple[object, ...]]) -> None:
-        key, other = (self._random.randrange(KEYS) for _ in range(2))
-        match self._random.randrange(5):
-            case 0 | 1:
-                database.execute(
-                    "insert into item values (%s, 1, 'x') on conflict (id) do update set version = item.version + 1",
-                    (key,),
-                )
-            case 2:
-                database.execute("update item set version = version + 1 where id = %s", (key,))
-            case 3:
-                database.execute("delete from item where id = %s", (key,))
-            case _:
-                database.execute(
-                    "update item set id = %s where id = %s and not exists (select from item where id = %s)",
-                    (other, key, other),
-                )
+@pytest.fixture
+def seed() -> int:
+    chosen = int(os.environ.get("STRANDLINE_SEED") or random.randrange(1 << 32))
+    log.warning("STRANDLINE_SEED=%d", chosen)
+    return chosen
 
 
 @pytest.fixture
@@ -103,8 +45,8 @@ def place(postgres: Postgres) -> Iterator[Place]:
         yield place
 
 
-@pytest.fixture
-def config(place: Place, kinesis: Kinesis, tmp_path: Path) -> Path:
+def configured(place: Place, kinesis: Kinesis, directory: Path, *, master: str = "local[2,4]") -> Path:
+    """A stream, and the file for a place of which nothing is made yet but its table."""
     client = boto3.client(
         "kinesis",
         endpoint_url=kinesis.endpoint,
@@ -113,119 +55,65 @@ def config(place: Place, kinesis: Kinesis, tmp_path: Path) -> Path:
         aws_secret_access_key="local",
     )
     client.create_stream(StreamName=place.name, ShardCount=3)
-    file = tmp_path / "cdc.yaml"
+    file = directory / "cdc.yaml"
     file.write_text(f"""\
 postgres:
-  dsn: {place.dsn}
+  dsn: {place.dsn}?options=-c%20logical_decoding_work_mem%3D64kB
   slot: {place.slot}
   create: {{tables: [item]}}
 kinesis: {{stream: {place.name}}}
 events: {{split_key_changes: true}}
+epochs: {{rows: {EPOCH_ROWS}}}
 leadership: {{lease_s: 3}}
-checkpoint: {tmp_path / "checkpoint"}
+checkpoint: {directory / "checkpoint"}
+# A load that truncates and alters its tables all the time would have them read again and again.
+snapshot: never
+spark: {{master: "{master}"}}
 """)
     return file
 
 
-@contextmanager
-def instances(config: Path, kinesis: Kinesis, tmp_path: Path, count: int) -> Iterator[list[Instance]]:
-    started = [Instance(config, kinesis, tmp_path / f"instance-{number}.log") for number in range(count)]
-    try:
-        yield started
-    finally:
-        for instance in started:
-            if instance.process.poll() is None:
-                instance.process.kill()
-                instance.process.wait(TIMEOUT)
+@pytest.fixture
+def config(place: Place, kinesis: Kinesis, tmp_path: Path) -> Path:
+    return configured(place, kinesis, tmp_path)
 
 
-def arrived(kinesis: Kinesis, place: Place) -> int:
-    return sum(map(len, kinesis.records(place.name).values()))
+def starter(config: Path, kinesis: Kinesis) -> Start:
+    numbers = itertools.count()
+    program = ["-m", "strandline", "cdc", "run", "--config", str(config)]
+    # For masters that start executors, which are not told where Spark is otherwise.
+    env = {**kinesis.settings(), "SPARK_HOME": str(Path(pyspark.__file__).parent)}
+    return lambda: Instance(program, config.parent / f"instance-{next(numbers)}.log", env)
 
 
+@pytest.mark.timeout(900)
 def test_a_killed_leader_is_followed_by_the_next_and_nothing_is_lost(
-    place: Place, kinesis: Kinesis, config: Path, tmp_path: Path
+    place: Place, kinesis: Kinesis, config: Path, seed: int
 ) -> None:
-    seed = int(os.environ.get("STRANDLINE_SEED") or random.randrange(1 << 32))
-    log.info("seed %d", seed)
-    kinesis.set_faults(place.name, FailRecords(share=0.1), seed=seed)
-    with instances(config, kinesis, tmp_path, 2) as both:
-        wait_for(lambda: any(instance.leads() for instance in both), "one leads")
-        with Load(place, seed):
-            wait_for(lambda: arrived(kinesis, place) > 50, "changes arrive", 2 * TIMEOUT)
-            leader, standby = sorted(both, key=Instance.leads, reverse=True)
+    start = starter(config, kinesis)
+    kinesis.set_faults(
+        place.name, FailRecords(share=0.1), TimeOut(accepts=True, closes_after_s=0, share=0.1), seed=seed
+    )
+    with running(start, 2) as both:
+        trouble = Trouble(place, start, both, seed)
+        leader = trouble.led()
+        with Load(place, seed, publication="strandline"):
+            await_more(kinesis, place, trouble)
+            trouble.kill_worker()
+            trouble.cut_slot()
+            await_more(kinesis, place, trouble)
+            both.remove(leader)
+            (standby,) = both
             assert not standby.leads()
             leader.end(signal.SIGKILL)
             wait_for(standby.leads, "the other leads")
-            before = arrived(kinesis, place)
-            wait_for(lambda: arrived(kinesis, place) > before + 100, "changes arrive again", 2 * TIMEOUT)
-        kinesis.set_faults(place.name)
-        end = place.sql("select pg_current_wal_flush_lsn() - '0/0'")[0][0]
-        wait_for(lambda: place.confirmed() >= end, "all is acknowledged", 2 * TIMEOUT)
-        check(place.sql(READ), kinesis.records(place.name))
+            await_more(kinesis, place, trouble)
+        finish(kinesis, place, trouble, epoch_rows=EPOCH_ROWS)
         told = run_strandline("cdc", "status", "--config", config)
-        assert f":{standby.process.pid}, number 2, for" in told.stdout, told
+        assert f":{standby.process.pid}, number " in told.stdout, told
         assert standby.end(signal.SIGTERM) == 0, standby.said()
     assert "ending in good order" in standby.said()
     assert "Traceback" not in standby.said()
-
-
-def family(process: int) -> list[int]:
-    """A process and all that come from it."""
-    found = [process]
-    for each in found:
-        with suppress(OSError):
-            for task in Path(f"/proc/{each}/task").iterdir():
-                found += map(int, (task / "children").read_text().split())
-    return found
-
-
-def signal_all(processes: Sequence[int], number: int) -> None:
-    for process in processes:
-        with suppress(ProcessLookupError):
-            os.kill(process, number)
-
-
-class Trouble:
-    """Two instances, and what can happen to the one that leads."""
-
-    def __init__(self, place: Place, start: Callable[[], Instance]) -> None:
-        self._place = place
-        self._start = start
-        self._instances = [start(), start()]
-        self._frozen: list[int] = []
-        wait_for(lambda: any(instance.leads() for instance in self._instances), "one leads", 2 * TIMEOUT)
-
-    def leader(self) -> Instance | None:
-        rows = self._place.sql("select holder from strandline.lease where expires > clock_timestamp()")
-        found = [one for one in self._instances if rows and rows[0][0].endswith(f":{one.process.pid}")]
-        return found[0] if found else None
-
-    def thaw(self) -> None:
-        signal_all(self._frozen, signal.SIGCONT)
-        self._frozen = []
-
-    def kill(self, leader: Instance) -> None:
-        leader.end(signal.SIGKILL)
-        self._instances.remove(leader)
-        self._instances.append(self._start())
-
-    def freeze(self, leader: Instance) -> None:
-        self._frozen = family(leader.process.pid)
-        signal_all(self._frozen, signal.SIGSTOP)
-        wait_for(lambda: self.leader() not in {None, leader}, "the other leads", 2 * TIMEOUT)
-
-    def kill_worker(self, leader: Instance) -> None:
-        signal_all(family(leader.process.pid)[-1:], signal.SIGKILL)
-
-    def cut_lock(self, _leader: Instance) -> None:
-        self._place.sql("select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory'")
-
-    def end(self) -> None:
-        self.thaw()
-        for instance in self._instances:
-            instance.process.kill()
-            instance.process.wait(TIMEOUT)
 
 
 FAULTS: list[list[Fault]] = [
@@ -238,33 +126,58 @@ FAULTS: list[list[Fault]] = [
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "stage",
+    [(18, "local[2,4]"), (16, "local[2,4]"), (18, "local-cluster[2,1,1024]")],
+    ids=["18-local", "16-local", "18-executors"],
+)
 def test_under_faults_of_every_kind_what_arrives_is_what_happened(
-    place: Place, kinesis: Kinesis, config: Path, tmp_path: Path
+    stage: tuple[int, str], kinesis: Kinesis, open_dir: Path, tmp_path: Path, seed: int
 ) -> None:
-    seed = int(os.environ.get("STRANDLINE_SEED") or random.randrange(1 << 32))
-    log.warning("seed %d", seed)
-    chance, numbers = random.Random(seed), itertools.count()
-    trouble = Trouble(place, lambda: Instance(config, kinesis, tmp_path / f"instance-{next(numbers)}.log"))
+    major, master = stage
+    turns = int(os.environ.get("STRANDLINE_TURNS") or 8)
+    server = Postgres(open_dir / "postgres", temporary=True, major=major)
+    server.start(Event())
     try:
-        with Load(place, seed):
-            for turn in range(8):
-                kinesis.set_faults(place.name, *chance.choice(FAULTS), seed=seed + turn)
-                wanted = arrived(kinesis, place) + 50
-                wait_for(lambda wanted=wanted: arrived(kinesis, place) > wanted, "changes arrive", 4 * TIMEOUT)  # type: ignore[misc]
-                trouble.thaw()
-                what = chance.choice([trouble.kill, trouble.freeze, trouble.kill_worker, trouble.cut_lock])
-                log.warning("turn %d: %s", turn, what.__name__)
-                if (leader := trouble.leader()) is not None:
-                    what(leader)
-        kinesis.set_faults(place.name)
-        trouble.thaw()
-        end = place.sql("select pg_current_wal_flush_lsn() - '0/0'")[0][0]
-        wait_for(lambda: place.confirmed() >= end, "all is acknowledged", 4 * TIMEOUT)
-        repeats = check(place.sql(READ), kinesis.records(place.name))
-        log.warning("%d records, %d of them repeats", arrived(kinesis, place), repeats)
+        with Place(server) as place:
+            place.sql(TABLE, TRIGGERS)
+            start = starter(configured(place, kinesis, tmp_path, master=master), kinesis)
+            with running(start, 2) as instances:
+                endure(place, kinesis, Trouble(place, start, instances, seed), seed, turns)
     finally:
-        trouble.end()
+        server.stop()
+
+
+def endure(place: Place, kinesis: Kinesis, trouble: Trouble, seed: int, turns: int) -> None:
+    chance = random.Random(seed)
+    kinds = [
+        trouble.kill, trouble.freeze, trouble.kill_worker, trouble.kill_executor, trouble.cut_lock, trouble.cut_slot,
+        trouble.restart_postgres, trouble.crash_postgres,
+    ]  # fmt: skip
+    happened: Counter[str] = Counter()
+    trouble.led()
+    try:
+        with Load(place, seed, publication="strandline") as load:
+            for turn in range(turns):
+                # Each kind once, before any comes again.
+                if turn % len(kinds) == 0:
+                    chance.shuffle(kinds)
+                what, faults = kinds[turn % len(kinds)], chance.choice(FAULTS)
+                kinesis.set_faults(place.name, *faults, seed=seed + turn)
+                await_more(kinesis, place, trouble)
+                trouble.thaw()
+                log.warning("turn %d: %s, %s", turn, what.__name__, faults)
+                what()
+                happened[what.__name__] += 1
+            await_more(kinesis, place, trouble)
+        trouble.thaw()
+        repeats = finish(kinesis, place, trouble, epoch_rows=EPOCH_ROWS)
+        records = kinesis.counts(place.name).records
+        log.warning("%s; %s, %d conflicts", dict(happened), dict(load.committed), load.conflicts)
+        log.warning("%d records, %d of them repeats", records, repeats)
+    finally:
+        trouble.thaw()
 
 
 @pytest.mark.parametrize(

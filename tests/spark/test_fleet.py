@@ -7,6 +7,7 @@ one reference, those that are started anew too; and the run comes to its end by 
 import asyncio
 import json
 import os
+import re
 import secrets
 import signal
 import sys
@@ -30,6 +31,7 @@ from strandline.units import Nanos
 from tests.ordered.support import create_topic
 from tests.replay.members import assert_all_came_in_order, place, steady
 from tests.replay.support import Held, Server, committed, serving
+from tests.replay.test_metrics import LABELLED, fetch, samples
 from tests.spark.cluster import Cluster, parent
 from tests.support import TIMEOUT
 
@@ -47,6 +49,7 @@ class Driver:
     """`strandline replay` with members on Spark, run as a command in a process group of its own."""
 
     def __init__(self, kafka: KafkaCluster, topic: str, server: Server, directory: Path) -> None:
+        self._directory = directory
         self._log = directory / "driver.log"
         self._command = [
             *(sys.executable, "-m", "strandline", "replay", "--target", f"http://127.0.0.1:{server.port}"),
@@ -58,7 +61,7 @@ class Driver:
     async def start(self, *arguments: str) -> Self:
         with self._log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                *self._command, *arguments, stdout=log, stderr=log, start_new_session=True
+                *self._command, *arguments, stdout=log, stderr=log, start_new_session=True, cwd=self._directory
             )
         return self
 
@@ -72,6 +75,13 @@ class Driver:
 
     async def ends(self) -> int:
         return await asyncio.wait_for(self.process.wait(), PATIENCE)
+
+    async def metrics(self) -> LABELLED:
+        """What Prometheus is told."""
+        [address] = re.findall(r"status and metrics are at (\S+)", self.log)
+        code, page = await asyncio.to_thread(fetch, f"{address}/metrics")
+        assert code == 200, page
+        return samples(page)
 
     @property
     def log(self) -> str:
@@ -138,6 +148,9 @@ def test_a_worker_an_executor_and_a_frozen_one_are_replaced_and_the_run_ends_by_
             await soon(lambda: len(cluster.members()) == 3, "three members", driver)
             assert len(cluster.executors()) == 2
             await serves_on(server, driver)
+            shown = await driver.metrics()
+            assert (shown["members", ""], shown["workers", ""], shown["restarts_total", ""]) == (3, 3, 0)
+            assert shown["sent_total", ""] > 0
             seen = [[0] * PARTITIONS]
             for strike in (kill_a_member, kill_an_executor, freeze_a_member):
                 gone = strike(cluster)
@@ -226,7 +239,8 @@ def test_ctrl_c_at_the_terminal_drains_and_commits_and_nothing_that_is_committed
                 held = await assert_what_is_committed_has_its_result(kafka, topic, connections)
                 told = await asyncio.to_thread(results, kafka, topic)
                 assert len(told) == sent
-                await driver.start("--workers", "2", "--speedup", "max")
+                # By one member without Spark, which is soon up.
+                await driver.start("--speedup", "max")
                 assert await driver.ends() == 0, driver.log
             assert_all_came_in_order(server.arrivals, connections, requests)
             assert all(offset >= held[partition] for partition, offset in map(place, server.arrivals[sent:]))

@@ -30,6 +30,33 @@ def test_a_number_that_is_none_or_too_large_is_refused_by_name(name: str, value:
     assert problem in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"topcis": "t"}, "option 'topcis' is unknown; did you mean 'topics'?"),
+        ({"slices": "0"}, "option 'slices' is '0'; it takes a whole number above 0"),
+        ({"start": "erliest"}, "did you mean 'earliest'"),
+        ({"start": "@"}, "'@' is no start; valid are -1h, 2026-01-01T00:00:00Z, earliest, latest"),
+        ({"topics": "t,t"}, "topic 't' is named twice"),
+        ({"start": "committed"}, "Spark keeps the position in its checkpoint"),
+        ({"kafka.acks": "1"}, "option 'kafka.acks' is unknown"),
+        ({"maxSpanPerEpoch": "5 days"}, "it takes a time such as"),
+        ({"bufferBytes": "5"}, "a buffer of 5 bytes"),
+        ({"isolation": "dirty"}, "option 'isolation' is 'dirty'"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name(options: dict[str, str], problem: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        SourceOptions.parse({**NEEDED, **options})
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize("end", ["latest", "2026-01-01T00:00:00Z"])
+def test_a_stream_takes_no_end(end: str) -> None:
+    with pytest.raises(OptionError, match="option 'end' is for a batch; a stream has none"):
+        SourceOptions.parse({**NEEDED, "end": end}).for_stream()
+
+
 def test_as_many_slices_as_may_be_are_taken() -> None:
     assert SourceOptions.parse({**NEEDED, "slices": "10000"}).slices == 10_000
 

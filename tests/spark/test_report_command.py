@@ -14,6 +14,8 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
+from strandline import logs
+from strandline.cli import commands
 from strandline.cli import report as command
 from strandline.errors import BrokerUnreachable, OptionError, UnknownTopic
 from strandline.report.summary import Summary
@@ -21,7 +23,7 @@ from strandline.spark import results as results_module
 from strandline.stack import KafkaCluster
 from tests.ordered.support import create_topic, produce
 from tests.report.support import START_US, answer, result
-from tests.support import run_strandline, wait_for
+from tests.support import run_warm, wait_for
 
 # Spark starts anew here, which takes minutes of a machine that many use.
 pytestmark = pytest.mark.timeout(900)
@@ -54,7 +56,7 @@ def results(tmp_path: Path) -> Path:
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(arguments: list[str], line: str) -> None:
-    done = run_strandline("report", *arguments)
+    done = run_warm("report", *arguments)
     assert (done.returncode, done.stderr) == (2, f"strandline: {line}\n")
 
 
@@ -148,18 +150,33 @@ def test_a_stop_amid_an_epoch_is_told_in_our_own_lines_alone(kafka: KafkaCluster
     assert [line for line in told if not line.startswith("strandline: ")] == []
 
 
-def test_a_gate_that_fails_is_exit_code_1_and_the_report_is_there(results: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def shared(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command has the session that is up; all else is as when it is run."""
+
+    @contextmanager
+    def opened(_: str) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr(command, "_spark", opened)
+    # These are for a process that has nothing else to do.
+    monkeypatch.setattr(commands, "guard_output", lambda: None)
+    monkeypatch.setattr(logs, "configure", lambda: None)
+
+
+@pytest.mark.usefixtures("shared")
+def test_a_gate_that_fails_is_exit_code_1_and_the_report_is_there(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
     gates = "mismatch>10%,lateness.p99>20ms"
-    arguments = ["--results", results, "--out", out, "--fail-on", gates, "--master", "local[2]"]
-    command_line = [sys.executable, "-m", "strandline", "report", *map(str, arguments)]
-    done = subprocess.run(command_line, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert done.returncode == 1, done.stderr
-    assert done.stderr.splitlines()[-1] == "strandline: the report fails: mismatch>10% (found 33.33%)"
-    assert "60 exchanges of" in done.stdout
-    assert "40 same" in done.stdout
-    assert "$.price" in done.stdout
-    assert "passed  lateness.p99>20ms  found 0.50 ms" in done.stdout
+    assert commands.main(["report", "--results", str(results), "--out", str(out), "--fail-on", gates]) == 1
+    done = capsys.readouterr()
+    assert done.err.splitlines()[-1] == "strandline: the report fails: mismatch>10% (found 33.33%)"
+    assert "60 exchanges of" in done.out
+    assert "40 same" in done.out
+    assert "$.price" in done.out
+    assert "passed  lateness.p99>20ms  found 0.50 ms" in done.out
     summary = msgspec.json.decode((out / "summary.json").read_bytes(), type=Summary)
     assert [gate.passed for gate in summary.gates] == [False, True]
     assert {path.name for path in (out / "tables").iterdir()} == {
@@ -167,14 +184,8 @@ def test_a_gate_that_fails_is_exit_code_1_and_the_report_is_there(results: Path,
     }  # fmt: skip
 
 
-def test_gates_that_pass_are_no_error(
-    spark: SparkSession, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @contextmanager
-    def shared(_: str) -> Iterator[SparkSession]:
-        yield spark
-
-    monkeypatch.setattr(command, "_spark", shared)
+@pytest.mark.usefixtures("shared")
+def test_gates_that_pass_are_no_error(results: Path, tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text("body: {ignore: ['$.price', '$.cost']}")
     out = tmp_path / "out"

@@ -46,6 +46,19 @@ def test_postgres_asks_for_its_password(postgres: Postgres) -> None:
         psycopg.connect(postgres.url.replace("postgres:", "postgres:x", 1), connect_timeout=5)
 
 
+@pytest.mark.parametrize("crash", [False, True])
+def test_postgres_restarted_is_at_the_same_address_with_what_it_had(postgres: Postgres, *, crash: bool) -> None:
+    address, name = postgres.url, f"kept_{crash}"
+    with psycopg.connect(address, autocommit=True) as before:
+        before.execute(f"create table {name} (mark int)".encode())
+        postgres.restart(Event(), crash=crash)
+        with pytest.raises(psycopg.OperationalError):
+            before.execute("select 1")
+    assert postgres.url == address
+    with psycopg.connect(address) as after:
+        assert after.execute(f"select count(*) from {name}".encode()).fetchall() == [(0,)]
+
+
 def test_kinesis_takes_records_and_gives_them_back(kinesis: Kinesis) -> None:
     client = boto3.client(
         "kinesis",

@@ -2,16 +2,43 @@
 
 import contextlib
 import re
+from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from strandline.errors import MalformedChange
-from strandline.wire.pgoutput import Begin, Message, StreamAbort, Truncate, decode, lsn_text
+from strandline.wire.pgoutput import (
+    Begin,
+    Commit,
+    Message,
+    StreamAbort,
+    StreamCommit,
+    StreamStart,
+    StreamStop,
+    Truncate,
+    decode,
+    lsn_text,
+)
 from tests.wire.replication import INSIDE, OUTSIDE, encoded
 
 EITHER = st.tuples(OUTSIDE, st.just(False)) | st.tuples(INSIDE, st.just(True))
+
+
+ALONE = {Begin, Commit, StreamStart, StreamCommit, StreamAbort}
+"""These never stand inside a streamed transaction."""
+
+
+@pytest.mark.parametrize("kind", get_args(Message))
+def test_every_kind_of_message_is_tried_inside_and_outside_a_streamed_transaction(kind: type) -> None:
+    for tried, is_there in ((OUTSIDE, kind is not StreamStop), (INSIDE, kind not in ALONE)):
+        if is_there:
+            find(
+                tried,
+                lambda message: type(message) is kind,
+                settings=settings(phases=[Phase.generate], max_examples=5_000),
+            )
 
 
 @given(EITHER)

@@ -329,3 +329,23 @@ def test_connections_of_one_name_on_two_nodes_are_two() -> None:
         recording.end_of_request(Nanos(2))
         seen.take(recording.take())
     assert [str(t.key) for t in seen.requests] == ["a/c", "b/c"]
+
+
+def test_a_time_that_cannot_be_moves_nothing() -> None:
+    first, latest = Nanos(10 * EXPIRY), Nanos(20 * EXPIRY)
+    seen = Seen()
+    seen.accumulator.bound(first, latest)
+
+    def read(name: str, at: int) -> None:
+        recording = Recording("node", name)
+        recording.read(Nanos(at), b"GET / HTTP/1.1\r\n\r\n")
+        recording.end_of_request(Nanos(at))
+        seen.take(recording.take())
+
+    read("stray", latest + 1)
+    assert seen.accumulator.time(0) == first
+    read("sound", first + 5)
+    read("another stray", 1000 * latest)
+    assert seen.accumulator.time(0) == first + 5
+    assert [transaction.began for transaction in seen.requests] == [first, first + 5, first + 5]
+    assert (seen.closed, seen.accumulator.strays) == ([], 4)

@@ -70,7 +70,7 @@ class Api:
         if get_environ_proxies(self.url):
             log.warning("a proxy is set in the environment; %s is connected to without it", self._host)
 
-    async def call(self, action: str, body: bytes, may_send: Callable[[], None] = lambda: None) -> bytes | Problem:
+    async def call(self, action: str, body: bytes, may_send: Callable[[], object] = lambda: None) -> bytes | Problem:
         """The body of the answer, or why there is none. `may_send` is asked last of all, and raises if it may not."""
         try:
             head = await self._signed(action, body)

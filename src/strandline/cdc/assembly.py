@@ -144,12 +144,6 @@ class Assembly:
             or self._inside is not None
         )
 
-    def advance(self, end: int) -> Offset:
-        """Nothing is in flight and the server has come so far (`Replication.idle_at`): the offset to record."""
-        if self.is_idle and end > self._reached.end:
-            self._reached = Offset(end=end, lsn=self._reached.lsn, ordinal=self._reached.ordinal)
-        return self.reached
-
     def close(self) -> None:
         """Forget what is in progress."""
         self._spill.close()
@@ -206,8 +200,8 @@ class Assembly:
             size += len(event.event) + len(event.partition_key) + OVERHEAD
         if self._stop is not None:
             self._check_stop(here)
-        else:
-            if self._parts and not self._has_room(len(events), size):
+        elif not self._has_room(len(events), size):
+            if self._parts:
                 self._leave()
             if self._open and not self._has_room(len(events), size):
                 self._cut(stamp)

@@ -6,7 +6,7 @@ the server's sender.
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from strandline.cdc.assembly import Assembly, Offset
 from strandline.cdc.replication import Replication, ReplicationSettings
-from strandline.cdc.rows import rows
+from strandline.cdc.rows import SCHEMA, rows
 from strandline.errors import PostgresUnreachable
 from strandline.wire.change import Events
 from strandline.wire.event import EventFormat
@@ -33,6 +33,7 @@ class ChangeSettings:
     replication: ReplicationSettings
     events: EventFormat
     markers: bool = False
+    columns: Sequence[str] = tuple(SCHEMA.names)
     max_rows: int = 50_000
     max_bytes: int = 32 << 20
 
@@ -135,7 +136,7 @@ class Changes:
                 frames = self._replication.take(LOOK_EVERY)
                 self._assembly.feed(frames)
                 while not self._closing.is_set() and (batch := self._assembly.batch()) is not None:
-                    self._put(_Ready(rows(batch.parts), batch.rows, batch.size, batch.reached))
+                    self._put(_Ready(rows(batch.parts, self._settings.columns), batch.rows, batch.size, batch.reached))
                 if not frames:
                     self._look_idle()
         except Exception as error:  # noqa: BLE001  (raised where rows are taken)

@@ -131,19 +131,31 @@ class CdcConfig(Section, frozen=True, kw_only=True):
     kinesis: KinesisSection
     checkpoint: Annotated[str, Meta(min_length=1)]
     """A directory that all instances share, or each has for itself."""
+    snapshot: Literal["initial", "never"] = "initial"
+    """Whether the rows that are there come first, where the slot is made by us."""
     events: EventsSection = EventsSection()
     dead_letters: DeadLetterSection | None = None
     epochs: EpochSection = EpochSection()
     leadership: LeadershipSection = LeadershipSection()
     spark: SparkSection = SparkSection()
     observe: str | None = None
+    """HOST:PORT of /metrics, /healthz and /readyz."""
 
     @property
     def lease_name(self) -> str:
         """The name of the lease."""
         return self.leadership.name or self.postgres.slot
 
-    def source_options(self) -> dict[str, str]:
+    def observed_at(self) -> tuple[str, int] | None:
+        """Where the pages are to be."""
+        if self.observe is None:
+            return None
+        host, _, port = self.observe.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > 65_535:
+            raise OptionError(f"observe is HOST:PORT, such as 127.0.0.1:9464, not '{self.observe}'")
+        return host.removeprefix("[").removesuffix("]"), int(port)
+
+    def source_options(self, leadership: int) -> dict[str, str]:
         """For `postgres_wal`."""
         events, postgres = self.events, self.postgres
         options = {
@@ -156,12 +168,13 @@ class CdcConfig(Section, frozen=True, kw_only=True):
             "maxRowsPerEpoch": str(self.epochs.rows),
             "maxBytesPerEpoch": str(self.epochs.bytes),
             "idleEvery": f"{round(postgres.heartbeat_s * 1_000)}ms",
+            "leadership": str(leadership),
         }
         if events.partition_key is not None:
             options["partitionKey"] = events.partition_key
         return options
 
-    def sink_options(self, leadership: int) -> dict[str, str]:
+    def sink_options(self, leadership: int, figures: str | None = None) -> dict[str, str]:
         """For `kinesis`."""
         kinesis = self.kinesis
         options = {
@@ -174,6 +187,7 @@ class CdcConfig(Section, frozen=True, kw_only=True):
             "leadership": str(leadership),
         }
         given = {"region": kinesis.region, "endpointUrl": kinesis.endpoint_url, "shards": kinesis.shards}
+        given["figuresTo"] = figures
         if self.dead_letters is not None:
             given |= {"deadLetterDirectory": self.dead_letters.directory, "deadLetterTable": self.dead_letters.table}
             if self.dead_letters.kafka is not None:

@@ -10,15 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
-from typing import LiteralString, NamedTuple, Protocol
+from typing import TYPE_CHECKING, LiteralString, NamedTuple, Protocol
 
 import msgspec
 import psycopg
 from psycopg import sql
 
 from strandline.errors import DeadLetterFailed, KafkaError, PublisherFull
-from strandline.kafka.producer import Done, Headers, Publisher
 from strandline.wire.pgoutput import lsn_text
+
+if TYPE_CHECKING:
+    from strandline.kafka.producer import Done, Headers, Publisher
 
 WITHIN = timedelta(seconds=30)
 MAX_PIECE = 900_000
@@ -77,6 +79,9 @@ class KafkaTopic:
 
         try:
             if self._publisher is None:
+                # Not before there is a letter: who only looks at the sink pays for no client of Kafka.
+                from strandline.kafka.producer import Publisher  # noqa: PLC0415
+
                 self._publisher = Publisher(self._settings)
             for letter in letters:
                 for value, headers in _pieces(letter):
@@ -89,7 +94,7 @@ class KafkaTopic:
             raise DeadLetterFailed(f"Kafka topic '{self._topic}'", str(failed[0]) if failed else "no answer in time")
 
     async def _publish(
-        self, publisher: Publisher, value: bytes | None, key: bytes, headers: Headers, done: Done
+        self, publisher: "Publisher", value: bytes | None, key: bytes, headers: "Headers", done: "Done"
     ) -> None:
         while True:
             try:
@@ -104,7 +109,7 @@ class KafkaTopic:
             self._publisher.close()
 
 
-def _pieces(letter: DeadLetter) -> Iterator[tuple[bytes | None, Headers]]:
+def _pieces(letter: DeadLetter) -> Iterator[tuple[bytes | None, "Headers"]]:
     payload = letter.payload or b""
     starts = range(0, max(1, len(payload)), MAX_PIECE)
     for number, start in enumerate(starts, 1):

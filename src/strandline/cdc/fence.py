@@ -24,7 +24,7 @@ class Fence:
     """Where records are sent: whether this task may send, asked before every request.
 
     Its making claims (batch, attempt) in the name of a leadership, and waits until no other task can still send under
-    an older claim. A thread renews the grant; `check` looks at our own clock alone.
+    an older claim. A thread renews the grant; `left` looks at our own clock alone.
     """
 
     def __init__(
@@ -35,12 +35,15 @@ class Fence:
         batch: int,
         attempt: int,
         *,
+        is_shared: bool = False,
         grant: timedelta = GRANT,
         clock: Clock | None = None,
     ) -> None:
+        """A claim that is shared is made by several tasks at once. None of them gives it back for all."""
         self.name = name
         self.leadership = leadership
         self.claim = Claim(batch, attempt)
+        self._is_shared = is_shared
         self._grant = nanos(grant)
         self._clock = clock or AwakeClock()
         self._until = Nanos(0)
@@ -60,19 +63,16 @@ class Fence:
         self._thread = threading.Thread(target=self._keep, name="strandline-fence", daemon=True)
         self._thread.start()
 
-    def check(self) -> None:
-        """Returns while records may be sent; raises NotLeading from then on."""
-        if self._failure is None and self._clock.monotonic() >= self._until:
+    def left(self) -> Nanos:
+        """For how long records may be sent without another word from Postgres; raises NotLeading when they may not."""
+        left = self._until - self._clock.monotonic()
+        if self._failure is None and left <= 0:
             self._failure = NotLeading(self.name, "the leave to send ran out before it could be renewed")
         if self._failure is not None:
             raise self._failure
+        return Nanos(left)
 
-    __call__ = check
-
-    @property
-    def left(self) -> Nanos:
-        """For how long records may be sent without another word from Postgres: no request should take longer."""
-        return Nanos(max(0, self._until - self._clock.monotonic()))
+    __call__ = left
 
     def _keep(self) -> None:
         while not self._ended.wait(self._grant / 1e9 / AGAIN) and self._failure is None:
@@ -99,7 +99,7 @@ class Fence:
         self._ended.set()
         self._thread.join(ANSWER * 2)
         try:
-            if not self._thread.is_alive():
+            if not self._thread.is_alive() and not self._is_shared:
                 change_lease(
                     self._session,
                     self.name,

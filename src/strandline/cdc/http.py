@@ -27,7 +27,7 @@ class Connections:
         self._clock = clock or SystemClock()
         self._idle: deque[tuple[_Connection, Nanos]] = deque()
 
-    async def ask(self, head: bytes, body: bytes, within: timedelta, may_send: Callable[[], None]) -> Answer:
+    async def ask(self, head: bytes, body: bytes, within: timedelta, may_send: Callable[[], object]) -> Answer:
         """Send a POST and wait for its answer; an OSError where there is none, or none in time.
 
         `may_send` is called when nothing is left but to send, and raises where that may not be.

@@ -6,6 +6,7 @@ with the same id; the first arrivals of a key are in the order of their ids.
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Iterable
 from functools import partial
@@ -16,7 +17,6 @@ import msgspec
 import pyarrow as pa
 import uvloop
 
-from strandline.cdc.api import Api
 from strandline.cdc.deadletter import DeadLetterPlace
 from strandline.cdc.failures import BACKOFF, REGION, Course, Problem, answered
 from strandline.cdc.limits import SendOptions, ShardRate
@@ -25,7 +25,11 @@ from strandline.cdc.sending import Failures, Fence, Sending, Sent
 from strandline.errors import StreamRefused
 
 DESCRIBE_ATTEMPTS = 5
+MAY_NOT = frozenset({"AccessDenied", "AccessDeniedException"})
 NOT_KINESIS = Problem("an answer that is not of Kinesis", "", Course.STOP, REGION)
+
+
+log = logging.getLogger(__name__)
 
 
 class _Entry(msgspec.Struct, rename="pascal", gc=False):
@@ -82,6 +86,9 @@ class Sender:
     ) -> None:
         """`stream` is a name or an ARN. Region, endpoint and credentials are found as the AWS tools find them."""
         self._options = options or SendOptions()
+        # Not before a sender is made: Spark looks at the sink in several processes that send nothing.
+        from strandline.cdc.api import Api  # noqa: PLC0415
+
         self._api = Api(region=region, endpoint_url=endpoint_url, timeout=self._options.timeout)
         self._stream = stream
         self._named = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
@@ -120,16 +127,25 @@ class Sender:
             if result.error_code
         ]
 
-    def describe(self) -> Stream:
-        """Ask the stream, a few times if need be. Needs kinesis:DescribeStreamSummary, which sending does not."""
+    def describe(self) -> Stream | None:
+        """Ask the stream, a few times if need be; raises StreamRefused where somebody has to mend something.
+
+        None where it cannot be reached just now, or where these credentials may send and not ask
+        (kinesis:DescribeStreamSummary).
+        """
         return self._runner.run(self._describe())
 
-    async def _describe(self) -> Stream:
+    async def _describe(self) -> Stream | None:
         attempt = 1
         while isinstance(answer := await self._api.call("DescribeStreamSummary", ENCODER.encode(self._named)), Problem):
+            if answer.code in MAY_NOT:
+                return None
             backoff = BACKOFF.get(answer.course)
-            if backoff is None or attempt == DESCRIBE_ATTEMPTS:
-                raise StreamRefused(self._stream, str(answer), answer.advice or "see that it can be reached")
+            if backoff is None:
+                raise StreamRefused(self._stream, str(answer), answer.advice or REGION)
+            if attempt == DESCRIBE_ATTEMPTS:
+                log.warning("stream '%s' cannot be asked what it is like: %s", self._stream, answer)
+                return None
             await asyncio.sleep(backoff.delay(attempt, random.random()) / 1e9)  # noqa: S311  (no secret)
             attempt += 1
         try:

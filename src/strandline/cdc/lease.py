@@ -58,6 +58,11 @@ STUCK_SESSION = """
         and database = (select oid from pg_database where datname = current_database())
         and (classid::bigint << 32 | objid::bigint) = $1::bigint"""
 
+GRANT = (
+    "have their owner run: GRANT USAGE ON SCHEMA strandline TO ..., and GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN "
+    "SCHEMA strandline TO ..."
+)
+
 Decision = TypeVar("Decision", bound=Lease | Granted)
 
 
@@ -83,6 +88,13 @@ def create_lease_table(session: Session) -> None:
                 ) from None
 
 
+def untabled(error: PostgresRefused, remedy: str) -> PostgresError:
+    """Why a table of ours cannot be used, with what to do: it is missing, or not open to us."""
+    if error.code in {"42P01", "3F000"}:
+        return CannotReplicate(f"{error.problem} in this database", remedy)
+    return CannotReplicate(error.problem, GRANT) if error.code == "42501" else error
+
+
 def lease_status(session: Session, name: str) -> LeaseStatus | None:
     """Who leads, or led last; None where nobody ever did."""
     _, found, now = _read(session, name)
@@ -93,9 +105,7 @@ def _read(session: Session, name: str) -> tuple[int, Lease | None, Nanos]:
     try:
         ((version, leadership, holder, expires, batch, attempt, granted, now),) = session.query(READ, name)
     except PostgresRefused as error:
-        if error.code not in {"42P01", "3F000"}:
-            raise
-        raise CannotReplicate(f"{error.problem} in this database", "have the table of leases created") from None
+        raise untabled(error, "have the table of leases created") from None
     moment = Nanos(int(now or 0) * 1_000)
     if version is None:
         return 0, None, moment
@@ -123,7 +133,11 @@ def change_lease(
         values = (
             wanted.leadership, wanted.holder, wanted.expires // 1_000, *wanted.claim, wanted.granted // 1_000,
         )  # fmt: skip
-        if session.query(CREATE if found is None else CHANGE, name, version, *values):
+        try:
+            written = session.query(CREATE if found is None else CHANGE, name, version, *values)
+        except PostgresRefused as error:
+            raise untabled(error, "have the table of leases created") from None
+        if written:
             return decision, now
     return Refused(f"its row was changed {MOST_CONFLICTS} times under us", Nanos(0)), now
 

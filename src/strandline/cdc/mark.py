@@ -50,6 +50,14 @@ class Mark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """The same, further on."""
         return msgspec.structs.replace(self, end=reached.end, lsn=reached.lsn, ordinal=reached.ordinal)
 
+    def behind(self, end: int) -> Self:
+        """The same, or where all up to `end` is delivered too."""
+        return self if end <= self.end else msgspec.structs.replace(self, end=end)
+
+    def is_within(self, other: Self) -> bool:
+        """Whether all up to here is whole and delivered where another stands: no transaction is cut there."""
+        return other.end >= max(self.end, self.lsn)
+
     @property
     def offset(self) -> Offset:
         """How far it is."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from strandline.cdc.session import Session, quoted
 from strandline.errors import CannotReplicate, OptionError, PostgresRefused
+from strandline.wire.partition_key import table_name
 
 # Postgres ends the statement of whoever updates such a table, so its owner learns of it before we do.
 WITHOUT_IDENTITY = """
@@ -18,6 +19,18 @@ WITHOUT_IDENTITY = """
             c.relreplident = 'd' and i.indisprimary and i.indisvalid or c.relreplident = 'i' and i.indisreplident)
     ) and c.relreplident <> 'f'
     order by name"""
+# With replica identity FULL the log names no key. What a key includes without being known by it comes last.
+FULL_KEYS = """
+    select n.nspname, c.relname, a.attname
+    from pg_publication_tables t
+    join pg_namespace n on n.nspname = t.schemaname
+    join pg_class c on c.relnamespace = n.oid and c.relname = t.tablename
+    join pg_index i on i.indrelid = c.oid and i.indisprimary and i.indisvalid
+    cross join unnest(i.indkey::int2[]) with ordinality as k (number, place)
+    join pg_attribute a on a.attrelid = c.oid and a.attnum = k.number
+    where t.pubname = any ($1::text[]) and c.relreplident = 'f' and k.place <= i.indnkeyatts
+    group by n.nspname, c.relname, a.attname, k.place
+    order by n.nspname, c.relname, k.place"""
 MOST_NAMED = 5
 
 
@@ -93,6 +106,14 @@ def check_publications(session: Session, names: Sequence[str]) -> None:
             f"without a replica identity, Postgres refuses updates and deletes of {named}{more}",
             f"add a primary key, or run: ALTER TABLE {tables[0]} REPLICA IDENTITY FULL",
         )
+
+
+def full_keys(session: Session, names: Sequence[str]) -> dict[str, list[str]]:
+    """The primary keys of published tables with replica identity FULL, by the tables' names, as they are now."""
+    found: dict[str, list[str]] = {}
+    for schema, table, column in session.query(FULL_KEYS, array(names)):
+        found.setdefault(table_name(schema or "", table or ""), []).append(column or "")
+    return found
 
 
 def array(values: Sequence[str]) -> str:

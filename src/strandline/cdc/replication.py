@@ -138,16 +138,6 @@ class Replication:
         self._call()
 
     @property
-    def acknowledged(self) -> int:
-        """The last position that was acknowledged here; 0 when none was."""
-        return self._flushed
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the server is held back, because as much waits to be taken as may."""
-        return self._is_full
-
-    @property
     def idle_at(self) -> int | None:
         """How far the server has come, if nothing that it has sent waits to be taken; else None.
 

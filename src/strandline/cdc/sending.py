@@ -28,8 +28,11 @@ from strandline.units import Nanos, nanos
 WATCH_EVERY = 0.25
 TELL_EVERY = nanos(timedelta(seconds=10))
 
-Fence = Callable[[], None]
-"""Returns while we lead, and raises NotLeading otherwise. It is asked on the event loop, so it must be quick."""
+Fence = Callable[[], Nanos]
+"""For how long we lead without another word; raises NotLeading when we do not. It is asked on the event loop, so it
+must be quick."""
+FOREVER = Nanos(1 << 62)
+"""Where there is nobody else who might lead."""
 
 Failures = list[tuple[Record, Problem]]
 """Records that were not accepted, and why."""
@@ -53,6 +56,8 @@ class Sent:
     """Failed ones too."""
     retried: int = 0
     """How often a record had to go again."""
+    throttled: int = 0
+    """Of those, how often because we were too fast."""
     dead_lettered: int = 0
     hottest_key: str | None = None
     """The key with the most records, which went one after another."""
@@ -112,10 +117,13 @@ class Sending:
         return sent
 
     async def _watch(self) -> None:
-        """Ends all when we lead no more, also while nothing is sent."""
+        """Ends all when we lead no more, also while nothing is sent.
+
+        No request outlives the leave to send. It is not the request's time-out that sees to it: the leave is renewed
+        while a slow answer is waited for.
+        """
         while True:
-            self._fence()
-            await asyncio.sleep(WATCH_EVERY)
+            await asyncio.sleep(min(WATCH_EVERY, self._fence() / 1e9))
 
     async def _pump(self, batches: Iterator[pa.RecordBatch], group: asyncio.TaskGroup) -> None:
         plan, options, is_more = self._plan, self._options, True
@@ -213,6 +221,9 @@ class Sending:
                 groups[problem.course, self._attempts[record.key]].append(record)
         if groups:
             self._sent.retried += sum(map(len, groups.values()))
+            self._sent.throttled += sum(
+                len(records) for (course, _), records in groups.items() if course is Course.SLOWER
+            )
             self._tell(failures[0][1], len(failures), max(attempt for _, attempt in groups))
         return [
             (BACKOFF[course].delay(attempt, random.random()) / 1e9, records)  # noqa: S311  (no secret)

@@ -26,6 +26,7 @@ SETTINGS: Mapping[str, str] = {
     "idle_session_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
 }
+STREAMS = {pq.ExecStatus.COPY_BOTH, pq.ExecStatus.COPY_OUT}
 
 Row = tuple[str | None, ...]
 
@@ -45,6 +46,8 @@ class Session:
         while status != pq.PollingStatus.OK:
             if status == pq.PollingStatus.FAILED or connection.status == pq.ConnStatus.BAD:
                 problem = one_line(connection.error_message)
+                if "certificate verify failed" in problem:
+                    problem += "; name the authority to trust in sslrootcert of the connection string"
                 connection.finish()
                 raise PostgresUnreachable(self.address, problem)
             writing = status == pq.PollingStatus.WRITING
@@ -80,7 +83,7 @@ class Session:
         last = self._next(deadline)
         if last is None:
             raise ConnectionLost(self.address, one_line(self.pgconn.error_message) or "it ended")
-        while last.status != pq.ExecStatus.COPY_BOTH and self._next(deadline) is not None:
+        while last.status not in STREAMS and self._next(deadline) is not None:
             pass
         if last.status == pq.ExecStatus.FATAL_ERROR:
             raise self._failure(last)

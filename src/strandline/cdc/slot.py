@@ -39,8 +39,12 @@ SLOT = """
         coalesce(confirmed_flush_lsn, '0/0'), coalesce(wal_status, ''), {reason}
     from pg_replication_slots where slot_name = $1"""
 READER = """
-    select coalesce(application_name, ''), coalesce(host(client_addr), 'a local socket')
+    select coalesce(application_name, ''), coalesce(host(client_addr), 'a local socket'),
+        application_name = current_setting('application_name')
     from pg_stat_activity where pid = $1::int"""
+
+BEAT = """
+    select case when pg_current_wal_flush_lsn() > $2::pg_lsn then pg_logical_emit_message(false, $1, '') end"""
 
 
 class SlotIdentity(Struct, frozen=True, kw_only=True):
@@ -107,12 +111,16 @@ def check_server(session: Session) -> None:
         )
 
 
-def create_slot(dsn: str, slot: str, *, wait: float = 60.0) -> NewSlot:
-    """Make a slot and export its snapshot. It begins when all transactions that run now have ended."""
+def create_slot(dsn: str, slot: str, *, temporary: bool = False, wait: float = 60.0) -> NewSlot:
+    """Make a slot and export its snapshot. It begins when all transactions that run now have ended.
+
+    A temporary one is gone when it is closed.
+    """
     session = Session(dsn, replication=True)
+    kind = "TEMPORARY LOGICAL" if temporary else "LOGICAL"
     try:
         rows = session.query(
-            f"CREATE_REPLICATION_SLOT {quoted(slot)} LOGICAL {PLUGIN} (SNAPSHOT 'export')", timeout=wait
+            f"CREATE_REPLICATION_SLOT {quoted(slot)} {kind} {PLUGIN} (SNAPSHOT 'export')", timeout=wait
         )
     except PostgresUnreachable:
         raise _still_waiting(dsn, slot, wait, session.process) from None
@@ -153,14 +161,22 @@ def _uncreated(error: PostgresRefused) -> PostgresError:
     return error
 
 
+def identified(session: Session, slot: str) -> tuple[SlotIdentity, int]:
+    """Where a slot of this name is, or would be, and how far the server's log goes."""
+    system, timeline, database, server = session.query(SERVER)[0]
+    identity = SlotIdentity(system=system or "", timeline=int(timeline or 0), database=database or "", slot=slot)
+    return identity, parse_lsn(server or "0/0")
+
+
 def look(session: Session, slot: str) -> SlotState | None:
     """A slot of this database as it stands, or None where there is none. Refuses one that cannot be read at all."""
     # Why a slot was given up is told from version 17 on.
     reason = "coalesce(invalidation_reason, '')" if session.version >= 17 else "''"
     rows = session.query(SLOT.format(reason=reason), slot)
-    system, timeline, database, server = session.query(SERVER)[0]
     if not rows:
         return None
+    identity, server = identified(session, slot)
+    database = identity.database
     kind, plugin, its_database, reader, confirmed, status, why = (value or "" for value in rows[0])
     if kind != "logical" or plugin != PLUGIN:
         raise CannotReplicate(
@@ -176,9 +192,9 @@ def look(session: Session, slot: str) -> SlotState | None:
         cause = why or "more log was written than max_slot_wal_keep_size lets it hold, or a standby had to give it up"
         raise ChangesLost(f"slot '{slot}' is lost ({cause}): changes after {confirmed} are gone", slot)
     return SlotState(
-        identity=SlotIdentity(system=system or "", timeline=int(timeline or 0), database=database or "", slot=slot),
+        identity=identity,
         confirmed=parse_lsn(confirmed),
-        server=parse_lsn(server or "0/0"),
+        server=server,
         reader=int(reader),
     )
 
@@ -253,9 +269,14 @@ def busy(session: Session, state: SlotState) -> SlotBusy:
 
 
 def take_over(session: Session, slot: str, *, wait: float = TIMEOUT) -> None:
-    """End whoever reads the slot, and return when it is free. For a new leader: the lease of the old one is over."""
+    """End who reads the slot, and return when it is free. For a new leader: the lease of the old one is over.
+
+    Whoever has another name than ours (application_name) knows nothing of leases, and is left alone.
+    """
     deadline = time.monotonic() + wait
     while (state := look(session, slot)) is not None and state.reader:
+        if [is_ours for _, _, is_ours in session.query(READER, state.reader)] == ["f"]:
+            raise busy(session, state)
         try:
             session.query("select pg_terminate_backend($1::int)", state.reader)
         except PostgresRefused as error:
@@ -265,6 +286,11 @@ def take_over(session: Session, slot: str, *, wait: float = TIMEOUT) -> None:
         time.sleep(POLL)
 
 
-def heartbeat(session: Session, content: str = "") -> int:
-    """Write a message to the log that every slot is sent, so that one whose tables rest moves on. Its position."""
-    return parse_lsn(session.query("select pg_logical_emit_message(false, $1, $2)", HEARTBEAT, content)[0][0] or "")
+def heartbeat(session: Session, *, beyond: int) -> int | None:
+    """Write a message to the log that every slot is sent, so that one whose tables rest moves on. Its position.
+
+    None is written where the log ends at `beyond`: there is nothing to move on to, and each would be a reason for the
+    next.
+    """
+    ((found,),) = session.query(BEAT, HEARTBEAT, lsn_text(beyond))
+    return None if found is None else parse_lsn(found)

@@ -25,13 +25,15 @@ app.command(
     """,
 )
 app.command(
-    "strandline.cli.demo:demo",
+    "strandline.cli.demo:app",
     name="demo",
     help="""Capture a shop's traffic, replay it at twice the speed against the next version, and find what has changed.
 
     Starts a real Kafka broker and a small shop, captures 20 seconds of its customers, replays them on Spark against a
     version of the shop with three changes, and makes the report, which finds them. Shows every command that it runs.
     Takes about a minute and a half.
+
+    Changes of Postgres in Kinesis instead, and a leader that is killed: strandline demo cdc
     """,
 )
 app.command(

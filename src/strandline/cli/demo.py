@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 
 from strandline.cli.signals import on_stop_request
 from strandline.demo.customers import visit
@@ -34,6 +34,20 @@ END_WITHIN_S = 30.0
 ADDRESS = re.compile(r"capturing http://127\.0\.0\.1:(\d+) ")
 
 
+app = App(name="demo")
+app.command(
+    "strandline.cli.demo_cdc:cdc",
+    name="cdc",
+    help="""Publish the changes of a bank's accounts, kill the instance that does, and show that nothing is lost.
+
+    Starts a real Postgres and a Kinesis endpoint, and two instances of `strandline cdc run`. Accounts are opened,
+    changed and closed, some of it rolled back; the instance that leads is killed, and the other takes over. Compares
+    what arrived with what was done. Takes about a minute and a half.
+    """,
+)
+
+
+@app.default
 def demo(
     *,
     seconds: float = 20.0,

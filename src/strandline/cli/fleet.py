@@ -16,6 +16,7 @@ from strandline.cli.signals import once
 from strandline.clock import SystemClock
 from strandline.errors import OptionError
 from strandline.observe import Observed
+from strandline.replay.fleet_metrics import FleetCollector
 from strandline.replay.messages import Reference, Report
 from strandline.replay.recipe import Recipe
 from strandline.replay.roster import Roster, lateness, mismatches
@@ -96,7 +97,9 @@ def _pages(fleet: Fleet, host: str, port: int) -> Observed:
         members = [] if fleet.roster is None else fleet.roster.members
         return [] if any(member.owned for member in members) else ["no member has a partition"]
 
-    return Observed(host, port, CollectorRegistry(), not_ready, {STATUS: lambda: msgspec.json.encode(status())})
+    registry = CollectorRegistry()
+    registry.register(FleetCollector(lambda: fleet.roster))
+    return Observed(host, port, registry, not_ready, {STATUS: lambda: msgspec.json.encode(status())})
 
 
 def progress(roster: Roster) -> str:

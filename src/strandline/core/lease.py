@@ -27,6 +27,8 @@ class Claim(NamedTuple):
 
 
 NO_CLAIM = Claim(NOBODY, NOBODY)
+SNAPSHOT = Claim(NOBODY, 0)
+"""Of all tasks of a snapshot together, below every batch. It is not finished: the first batch waits its grant out."""
 
 
 class Lease(Struct, frozen=True, kw_only=True):

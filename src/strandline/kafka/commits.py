@@ -25,6 +25,11 @@ class Commits:
         """Whether an answer is awaited."""
         return self._sent is not None
 
+    def sent(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """What of these partitions is on its way."""
+        sent = self._sent or {}
+        return {partition: sent[partition] for partition in partitions if partition in sent}
+
     @property
     def waiting(self) -> bool:
         """Whether anything is still to be committed."""

@@ -31,6 +31,9 @@ from strandline.units import Nanos, nanos
 Begin = Callable[[list[Partition]], Mapping[Partition, int]]
 
 STEP = 0.1
+ASK_EVERY = 0.02
+LANDS_WITHIN = nanos(timedelta(seconds=1))
+"""How long a commit that is on its way is waited for when its partitions are handed over."""
 # An answer that took longer was perhaps waiting for us to wake up, and tells nothing of now.
 FRESH = nanos(timedelta(seconds=1))
 NOT_A_MEMBER = frozenset({Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.FENCED_INSTANCE_ID})
@@ -139,6 +142,7 @@ class Ownership:
         marks = self._marks(partitions)
         if not marks or not self._is_member():
             return
+        self._await_commit(partitions)
         try:
             answers = self._consumer.commit(offsets=places(marks), asynchronous=False)
             problem = next((p.error for p in answers if p.error is not None), None)
@@ -146,6 +150,31 @@ class Ownership:
             problem = error.args[0]
         if problem is not None:
             log.warning("the last commit of %s failed: %s", ", ".join(map(str, partitions)), problem.name())
+
+    def _await_commit(self, partitions: Collection[Partition]) -> None:
+        """Wait for a commit that is on its way, as a repeat of it could undo the last one.
+
+        Its answer comes with a poll, and this is called from one: so the group is asked what it has.
+        """
+        sent = self._commits.sent(partitions)
+        until = clock.monotonic() + LANDS_WITHIN
+        while sent and (now := clock.monotonic()) < until:
+            self._pulse.beat(now)
+            try:
+                found = self._consumer.committed(places(sent), timeout=(until - now) / 1e9)
+            except KafkaException as error:
+                log.debug("what is committed cannot be told: %s", error)
+                found = []
+            landed = {
+                Partition(place.topic, place.partition)
+                for place in found
+                if place.error is None and place.offset >= sent[Partition(place.topic, place.partition)]
+            }
+            sent = {partition: offset for partition, offset in sent.items() if partition not in landed}
+            if sent and self._stopping.wait(ASK_EVERY):
+                return
+        if sent:
+            log.warning("%s: a commit is not answered; the last one is made all the same", ", ".join(map(str, sent)))
 
     def commit(self, *, at_once: bool = False) -> None:
         """Send what is to be committed, if it is time; prove what was asked for."""

@@ -36,6 +36,7 @@ class Publisher:
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._freed = asyncio.Event()
+        self._is_awaited = False
 
     @property
     def outstanding(self) -> int:
@@ -57,7 +58,8 @@ class Publisher:
 
         def reported(error: Code | None, _: Message) -> None:
             self._outstanding -= 1
-            self._freed.set()
+            if self._is_awaited:
+                self._freed.set()
             if on_done is not None:
                 on_done(None if error is None else translated(error, topic))
 
@@ -81,6 +83,7 @@ class Publisher:
         """Wait until a record that was waiting is written or has failed; at once when none waits."""
         # No time-out: every record is reported on within `delivery.timeout.ms`.
         if self._outstanding:
+            self._is_awaited = True
             self._freed.clear()
             await self._freed.wait()
 

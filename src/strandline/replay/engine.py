@@ -191,7 +191,8 @@ class Engine:
 
     def _session_for(self, transaction: Transaction) -> Session:
         """What sends a transaction: the session of its connection, a new one where there is none of its generation."""
-        place, generation = place_of(transaction), transaction.record.generation
+        record, key = transaction.record, transaction.key
+        place, generation = (record.partition, key), record.generation
         session = self._sessions.get(place)
         if session is not None and session.generation != generation:
             # The log is read anew from what is committed, and with it all that this one has left.
@@ -284,11 +285,11 @@ class Engine:
 
     def keep(self) -> int:
         """How much of an answer's body is kept: nothing while memory is short."""
-        return 0 if self.spools.is_full else self._keep
+        return 0 if self.spools.in_memory >= self.limits.memory else self._keep
 
     def is_decidable(self, work: Work) -> bool:
-        """Whether all is known that decides on another attempt."""
-        return work.transaction.is_answered or not self._policy.needs_source(work.answer, work.head)
+        """Whether another attempt does not depend on the source's answer, which is not known yet."""
+        return not self._policy.needs_source(work.answer, work.head)
 
     def undecided(self, change: int) -> None:
         """One session more, or less, stands still until an answer of the source is known."""

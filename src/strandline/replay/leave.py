@@ -15,13 +15,10 @@ class Leave:
     """What every session asks before it sends."""
 
     def __init__(self) -> None:
+        self.is_given = True
+        """Whether anything may be sent."""
         self._against: set[Reason] = set()
         self._parked: list[Callable[[], None]] = []
-
-    @property
-    def is_given(self) -> bool:
-        """Whether anything may be sent."""
-        return not self._against
 
     @property
     def against(self) -> set[Reason]:
@@ -35,11 +32,13 @@ class Leave:
     def withdraw(self, reason: Reason) -> None:
         """Nothing may be sent from now on."""
         self._against.add(reason)
+        self.is_given = False
 
     def restore(self, reason: Reason) -> None:
         """This reason stands no longer."""
         self._against.discard(reason)
         if not self._against:
+            self.is_given = True
             parked, self._parked = self._parked, []
             for wake in parked:
                 wake()

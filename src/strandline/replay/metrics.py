@@ -50,7 +50,7 @@ class ReplayCollector(Collector):
         for verdict, count in list(run.output.verdicts.items()):
             verdicts.add_metric([verdict], count)
         yield verdicts
-        yield _lateness(counters.lateness)
+        yield lateness_family(counters.lateness)
 
     def _state(self) -> Iterator[Metric]:
         engine, output = self._run.engine, self._run.output
@@ -97,7 +97,8 @@ class ReplayCollector(Collector):
         yield from (lag, frontier, flight, age)
 
 
-def _lateness(late: Histogram) -> HistogramMetricFamily:
+def lateness_family(late: Histogram) -> HistogramMetricFamily:
+    """How late requests were sent, in buckets that are exact."""
     *counts, total = late.below(LATE_BELOW)
     buckets = [
         (f"{((1 << power) - 1) / 1e9:.9f}", float(count)) for power, count in zip(LATE_BELOW, counts, strict=True)

@@ -16,8 +16,8 @@ def outcome_of(work: Work, *, to_wall: Nanos, keep: int, digest: str | None = No
     record = transaction.record
     spool = work.spool
     captured = len(transaction.head)
-    kept = spool.load(captured + keep)[captured:]
     length = spool.size - captured
+    kept = spool.load(captured + keep)[captured:] if length else b""
     captured_request = Message(head=transaction.head, body=kept, length=length, sha256=digest)
     sent = None
     if work.attempts and work.body is None:

@@ -23,6 +23,8 @@ from strandline.units import Nanos
 
 MAX_KEY = 1_000
 """A name of a connection may be as long as a record."""
+AT_A_TIME = 1_000_000
+"""For how many nanoseconds results are written before other things have their turn."""
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +48,8 @@ class Output:
         self.errors = 0
         self._publisher = publisher
         self._fail = fail
+        self._loop = asyncio.get_running_loop()
+        self._monotonic = clock.monotonic
         self._to_wall = Nanos(clock.wall() - clock.monotonic())
         self._topic = topic
         self._dead_letters = dead_letters
@@ -53,7 +57,9 @@ class Output:
         self._results = None if results is None else _Lines(results, self._lose)
         self._tuples = None if tuples is None else _Lines(tuples, self._lose)
         self._has_lost = False
-        # Work whose body is hashed in a thread, and results for which the publisher has no room.
+        # Work that is told when the loop is done with what it does now, work whose body is hashed in a thread, and
+        # results for which the publisher has no room.
+        self._told: deque[Work] = deque()
         self._backlog: deque[Callable[[], None]] = deque()
         self._draining: asyncio.Task[None] | None = None
         self._hashing: set[asyncio.Task[None]] = set()
@@ -74,14 +80,30 @@ class Output:
         return sum(self._unsafe[partition] for partition in partitions)
 
     def write(self, work: Work) -> None:
-        """All is known of a transaction."""
+        """All is known of a transaction: its result is written soon.
+
+        Not at once: the next request on its connection goes out first.
+        """
         self._unsafe[work.transaction.record.partition] += 1
         if work.spool.size - len(work.transaction.head) <= self._limits.body:
-            self._write(work, None)
+            self._told.append(work)
+            if len(self._told) == 1:
+                self._loop.call_soon(self._write_told)
         else:
-            task = asyncio.get_running_loop().create_task(self._hash_and_write(work))
+            task = self._loop.create_task(self._hash_and_write(work))
             self._hashing.add(task)
             task.add_done_callback(self._hashing.discard)
+
+    def _write_told(self) -> None:
+        told, monotonic = self._told, self._monotonic
+        until = monotonic() + AT_A_TIME
+        while told:
+            self._write(told[0], None)
+            told.popleft()
+            if monotonic() > until:
+                break
+        if told:
+            self._loop.call_soon(self._write_told)
 
     async def _hash_and_write(self, work: Work) -> None:
         self._write(work, await asyncio.to_thread(_digest, work))
@@ -151,7 +173,7 @@ class Output:
                 return
         self._backlog.append(partial(self._publisher.publish, topic, value, key, headers, done))
         if self._draining is None:
-            self._draining = asyncio.get_running_loop().create_task(self._drain())
+            self._draining = self._loop.create_task(self._drain())
 
     async def _drain(self) -> None:
         while self._backlog:
@@ -178,6 +200,7 @@ class Output:
 
     def close(self) -> None:
         """Write no more."""
+        self._told.clear()
         for task in (self._draining, *self._hashing):
             if task is not None:
                 task.cancel()

@@ -1,6 +1,7 @@
 """One member of a replay: its share of the captured traffic, read no further ahead than needed, sent on time."""
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -21,6 +22,7 @@ from strandline.kafka.producer import Publisher
 from strandline.kafka.progress import Claim
 from strandline.kafka.starts import TOPIC_NAME
 from strandline.kafka.topics import ensure_topics
+from strandline.observe import configured_tracer
 from strandline.replay.beginning import From, find_span, reach, send_group_to, time_of
 from strandline.replay.engine import Engine, Limits
 from strandline.replay.gate import Gate
@@ -31,19 +33,19 @@ from strandline.replay.results import Limits as ResultLimits
 from strandline.replay.retries import DefaultRetry, RetryPolicy
 from strandline.replay.session import Work
 from strandline.replay.target import Target
-from strandline.replay.tracing import TracedEngine, configured_tracer
+from strandline.replay.tracing import SCOPE, TracedEngine
 from strandline.replay.transforms import Transform
 from strandline.units import Nanos, nanos
 from strandline.wire.captured import Unreadable, is_behind, stream_of
-from strandline.wire.traffic import TOPIC
-from strandline.wire.transactions import Accumulator, Cause, Record
+from strandline.wire.traffic import TOPIC, when
+from strandline.wire.transactions import FARTHEST, Accumulator, Cause, Record
 
 TICK = 0.1
 REFERENCE_WITHIN = timedelta(seconds=5)
 """How long the first record of every partition is waited for, to find the earliest."""
 AT_A_TIME = Nanos(1_000_000)
 """How long records are taken before other things have their turn."""
-GATHER_MS = 10
+GATHER_MS = 50
 """How long results wait for others to be written with. Nobody waits for them but the next commit."""
 AT_ONCE = 100
 """How many records the polling thread takes at once: it keeps the interpreter for as long."""
@@ -53,6 +55,10 @@ SAFE_WITHIN = timedelta(seconds=2)
 """What their results have then."""
 SAFE_AT_END = timedelta(seconds=10)
 """What they have when the replay ends."""
+SKEW = nanos(timedelta(hours=1))
+"""How far the clock of a capture may be ahead of ours."""
+
+log = logging.getLogger(__name__)
 
 
 class Until(Enum):
@@ -146,7 +152,7 @@ class Replay:
     def __init__(self, plan: Plan, clock: Clock | None = None, tracer: Tracer | None = None) -> None:
         self.plan = plan
         self.clock = clock or SystemClock()
-        self._tracer = tracer or configured_tracer()
+        self._tracer = tracer or configured_tracer(SCOPE)
         self.buried = 0
         self._stopping = asyncio.Event()
         self._ends: dict[Partition, int] = {}
@@ -161,6 +167,7 @@ class Replay:
         self._assigned_at = Nanos(0)
         self._reference: Pace | None = None
         self._may_end = not plan.is_led
+        self._strays = 0
 
     @property
     def is_running(self) -> bool:
@@ -239,7 +246,11 @@ class Replay:
             self.engine.close()
             raise
         self.accumulator = Accumulator(
-            self.engine, self.engine.spools.make, expire_after=nanos(plan.packet_timeout), keep=self.engine.keep
+            self.engine,
+            self.engine.spools.make,
+            expire_after=nanos(plan.packet_timeout),
+            keep=self.engine.keep,
+            count=self.engine.spools.count,
         )
         loop = asyncio.get_running_loop()
         before = loop.get_exception_handler()
@@ -357,11 +368,12 @@ class Replay:
         is_late = self.clock.monotonic() - self._assigned_at > nanos(REFERENCE_WITHIN)
         if not self._opening or not (owned <= self._heard or is_late or self._has_much):
             return
-        # The first record that tells a time stands for its partition.
+        # The first record that tells a time stands for its partition, one that can be if there is any.
         times: dict[Partition, Nanos] = {}
+        latest = self.clock.wall() + SKEW
         for taken in self._opening:
-            if taken.partition not in times and (time := time_of(taken.value)) is not None:
-                times[taken.partition] = time
+            if times.get(taken.partition, latest + 1) > latest and (time := time_of(taken.value)) is not None:
+                times[taken.partition] = min(time, times.get(taken.partition, time))
         if times:
             self.engine.timeline.begin(min(times.values()))
         await self._open()
@@ -387,6 +399,7 @@ class Replay:
         monotonic, over, is_spread = self.clock.monotonic, self._over, len(self._ends) > 1
         until = self.plan.until if isinstance(self.plan.until, datetime) else None
         ends = self._ends if self.plan.until is Until.LIVE else {}
+        latest = self._bound_times()
         since = monotonic()
         for taken in records:
             if monotonic() - since > AT_A_TIME:
@@ -407,7 +420,7 @@ class Replay:
                 continue
             if is_spread and taken.key != stream.connectionId.encode():
                 raise ScatteredCapture(self.plan.topic, taken.partition, taken.offset)
-            if until is not None and is_behind(stream, until):
+            if until is not None and is_behind(stream, until) and when(stream.subStream[0]) <= latest:
                 self._end(partition)
                 continue
             record = _Held(partition.number, taken.offset, taken.generation, self._free)
@@ -415,6 +428,23 @@ class Replay:
             self.accumulator.accept(record, stream)
             self._positions[partition] = taken.offset + 1
         self.gate.check({taken.partition for taken in records})
+        self._tell_strays(records)
+
+    def _tell_strays(self, records: Sequence[Taken]) -> None:
+        new, self._strays = self.accumulator.strays - self._strays, self.accumulator.strays
+        if new:
+            first, last = records[0], records[-1]
+            place = f"{first.partition}@{first.offset} to {last.partition}@{last.offset}"
+            what = "observations with a time far in the future are replayed with what lies before them in the log"
+            log.warning("%s: %d %s; look at the clock of what captured them", place, new, what)
+
+    def _bound_times(self) -> Nanos:
+        """Nothing was captured in the future, by more than clocks differ; unless the whole log lies there."""
+        latest, reference = Nanos(self.clock.wall() + SKEW), self.engine.timeline.reference
+        if reference is None or reference > latest:
+            return FARTHEST
+        self.accumulator.bound(reference, latest)
+        return latest
 
     def _bury(self, taken: Taken, problem: str) -> None:
         self.buried += 1

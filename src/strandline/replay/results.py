@@ -167,20 +167,22 @@ def encode_bounded(make: Callable[[Outcome, Limits], object], outcome: Outcome, 
 
 def result_of(outcome: Outcome, limits: Limits) -> Result:
     """The result with its parts cut to the limits."""
-    attempts = outcome.attempts
+    attempts, records, text = outcome.attempts, outcome.records, limits.text
     told = [_attempt(attempt, limits) for attempt in ends(attempts, MAX_ATTEMPTS)]
-    sent = attempts[0].sent if attempts else None
+    sent, due, source_end = attempts[0].sent if attempts else None, outcome.due, outcome.source_end
     last = told[-1] if told else None
+    connection, node = outcome.connection, outcome.node
     source_request = _request(outcome.source_request, limits)
     return Result(
         id=request_id(outcome.partition, outcome.offset, outcome.ordinal),
-        connection=cut_text(outcome.connection, limits),
-        node=cut_text(outcome.node, limits),
+        # Nearly every name is short and plain.
+        connection=connection if connection.isascii() and len(connection) <= text else cut_text(connection, limits),
+        node=node if node.isascii() and len(node) <= text else cut_text(node, limits),
         partition=outcome.partition,
         offset=outcome.offset,
         ordinal=outcome.ordinal,
-        records=ends(outcome.records, MAX_POSITIONS),
-        record_count=len(outcome.records),
+        records=records if len(records) <= MAX_POSITIONS else ends(records, MAX_POSITIONS),
+        record_count=len(records),
         generation=outcome.generation,
         source_request=source_request,
         source_response=_response(outcome.source_response, limits, complete=outcome.source_complete),
@@ -188,12 +190,12 @@ def result_of(outcome: Outcome, limits: Limits) -> Result:
         attempts=told,
         attempt_count=len(attempts),
         source_time_us=outcome.source_time // 1000,
-        source_end_us=_micros(outcome.source_end),
-        due_us=None if outcome.due is None else outcome.due // 1000,
-        sent_us=_micros(sent),
+        source_end_us=None if source_end is None else source_end // 1000,
+        due_us=None if due is None else due // 1000,
+        sent_us=None if sent is None else sent // 1000,
         first_byte_us=None if last is None else last.first_byte_us,
         end_us=None if last is None else last.end_us,
-        lateness_us=None if sent is None or outcome.due is None else (sent - outcome.due) // 1000,
+        lateness_us=None if sent is None or due is None else (sent - due) // 1000,
         verdict=outcome.verdict,
         same_body=outcome.same_body,
         error=None if outcome.error is None else cut_text(outcome.error, limits),
@@ -238,9 +240,11 @@ def _request(message: Message, limits: Limits) -> MessageRecord:
 
 def _sent(outcome: Outcome, source: MessageRecord, limits: Limits) -> MessageRecord | None:
     """The request as it was sent. Its first line is mostly the captured one, which is read already."""
-    message, line = outcome.target_request, outcome.source_request.head.partition(b"\n")[0]
-    if message is None or not message.head.startswith(line + b"\n"):
-        return None if message is None else _request(message, limits)
+    message, captured = outcome.target_request, outcome.source_request.head
+    if message is None:
+        return None
+    if not message.head.startswith(captured[: captured.find(b"\n") + 1] or b"\n"):
+        return _request(message, limits)
     record = _message(message, limits)
     record.method, record.target = source.method, source.target
     return record
@@ -262,12 +266,13 @@ def _response(message: Message | None, limits: Limits, *, complete: bool | None)
 
 
 def _attempt(attempt: Attempt, limits: Limits) -> AttemptRecord:
+    sent, first_byte, end, error = attempt.sent, attempt.first_byte, attempt.end, attempt.error
     return AttemptRecord(
         response=_response(attempt.response, limits, complete=None),
-        sent_us=_micros(attempt.sent),
-        first_byte_us=_micros(attempt.first_byte),
-        end_us=_micros(attempt.end),
-        error=None if attempt.error is None else cut_text(attempt.error, limits),
+        sent_us=None if sent is None else sent // 1000,
+        first_byte_us=None if first_byte is None else first_byte // 1000,
+        end_us=None if end is None else end // 1000,
+        error=None if error is None else cut_text(error, limits),
     )
 
 
@@ -275,7 +280,7 @@ def _message(message: Message, limits: Limits) -> MessageRecord:
     # Nearly every message is whole and text.
     head, whole = message.head, message.body
     length = len(whole)
-    if message.length in {-1, length} and length <= limits.body and len(head) <= limits.head:
+    if length <= limits.body and len(head) <= limits.head and (message.length == length or message.length == -1):  # noqa: PLR1714
         try:
             return MessageRecord(head=head.decode("latin-1"), body=whole.decode(), length=length)
         except UnicodeDecodeError:
@@ -293,7 +298,3 @@ def _message(message: Message, limits: Limits) -> MessageRecord:
         length=length,
         sha256=message.sha256 if cut else None,
     )
-
-
-def _micros(time: Nanos | None) -> int | None:
-    return None if time is None else time // 1000

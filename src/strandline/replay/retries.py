@@ -115,7 +115,7 @@ def verdict(source: Answer | None, target: Answer | None) -> Verdict:
 
 def same_body(source: Answer | None, target: Answer | None) -> bool | None:
     """Whether both bodies are the same but for their chunks; None where it cannot be known."""
-    if source is None or target is None or source.cut or target.cut:
+    if source is None or target is None or source.digest is not None or target.digest is not None:
         return None
     try:
         return _whole(source) == _whole(target)

@@ -4,6 +4,8 @@ A task that is restarted comes back as a later attempt. The latest attempt of ea
 had counted by their last report still counts. All share one reference. It is set once, when every member has at hand
 what it sends first, and holds for the run: who comes later gets the same. While the clock of one stands still, because
 the target cannot be reached, that of all does.
+
+Reports come on one thread; what follows from them may be asked on another.
 """
 
 from collections import Counter, deque
@@ -57,8 +59,8 @@ class Roster:
             self._earlier.append(known)
             if known.group_member and not known.is_last:
                 self._dead.append(known.group_member)
-        self._latest[report.task] = report
         self._heard[report.task] = self._now = now
+        self._latest[report.task] = report
         self.stood = max(self.stood, report.stood)
         if self._first is None:
             self._first = now
@@ -146,7 +148,7 @@ class Roster:
 
     def _gone(self) -> list[Report]:
         """The last of those whose unsent requests others read again."""
-        silent = [r for task, r in self._latest.items() if self._now - self._heard[task] > SILENT_AFTER]
+        silent = [r for r in self.members if self._now - self._heard[r.task] > SILENT_AFTER]
         return [*self._earlier, *silent]
 
     @property

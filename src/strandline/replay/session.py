@@ -211,7 +211,9 @@ class Session:
         engine = self._engine
         try:
             connection = await engine.target.connect(
-                lambda: TargetConnection(engine.clock, engine.alarms, engine.may_send, engine.leave.park)
+                lambda: TargetConnection(
+                    engine.clock, engine.alarms, engine.may_send, engine.leave.park, engine.spools.count
+                )
             )
         except (OSError, TimeoutError) as error:
             self._connecting = None
@@ -269,6 +271,8 @@ class Session:
     def _answered(self, answer: Answer | None, error: str | None) -> None:
         work = self._queue[0]
         work.attempts.append(Attempt(self._began, self._engine.clock.monotonic(), answer, error))
+        if answer is not None:
+            self._engine.waiting_bytes += work.spool.keep_too(len(answer.head) + len(answer.body))
         self._free_slot()
         self.decide()
 
@@ -277,7 +281,7 @@ class Session:
         work = self._queue[0]
         if self.phase is UNDECIDED:
             self._engine.undecided(-1)
-        if not (self._is_stopping or self._engine.is_decidable(work)):
+        if not (work.transaction.is_answered or self._is_stopping or self._engine.is_decidable(work)):
             self.phase = UNDECIDED
             self._engine.undecided(1)
             return

@@ -83,10 +83,10 @@ class Spools:
         self.in_memory += OVERHEAD
         return Spool(self)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether what comes now goes to disk."""
-        return self.in_memory >= self.max_bytes
+    def count(self, size: int) -> bool:
+        """Bytes beside those of requests are held, or no longer; whether there is room for more."""
+        self.in_memory += size
+        return self.in_memory < self.max_bytes
 
     def spill(self, data: bytes) -> _OnDisk:
         """Put bytes on disk."""
@@ -129,7 +129,7 @@ class Spool:
             self.pieces.append(Piece(at, len(data), data))
 
     def keep_too(self, size: int) -> int:
-        """So many bytes of the source's answer are kept with it; returned for whoever counts along."""
+        """So many bytes of an answer are kept with it; returned for whoever counts along."""
         self._owner.in_memory += size
         self.held += size
         return size

@@ -12,7 +12,7 @@ from strandline.clock import Clock
 from strandline.errors import OptionError
 from strandline.replay.alarms import Alarms
 from strandline.units import Nanos
-from strandline.wire.answers import Answer, Gathering
+from strandline.wire.answers import Answer, Count, Gathering
 
 CONNECT_WITHIN = 10.0
 WRITE_BUFFER = 64 << 10
@@ -117,13 +117,18 @@ class TargetConnection(asyncio.Protocol):
     """Sends a request in its pieces, each at its time, and gathers the answer."""
 
     def __init__(
-        self, clock: Clock, alarms: Alarms, may_write: Callable[[], bool], park: Callable[[Callable[[], None]], None]
+        self,
+        clock: Clock,
+        alarms: Alarms,
+        may_write: Callable[[], bool],
+        park: Callable[[Callable[[], None]], None],
+        count: Count | None = None,
     ) -> None:
         self._clock = clock
         self._alarms = alarms
         self._may_write = may_write
         self._park = park
-        self._gathering = Gathering()
+        self._gathering = Gathering(count=count)
         self._transport: asyncio.Transport | None = None
         self._later: Sequence[Later] = ()
         self._next = 0
@@ -203,14 +208,15 @@ class TargetConnection(asyncio.Protocol):
 
     def fail(self, problem: str) -> None:
         """Wait for the answer no longer."""
-        done = self._done
+        done, answer = self._done, self._gathering.end()
         self.abort()
         self._done = done
-        self._finish(self._gathering.end(), problem)
+        self._finish(answer, problem)
 
     def _finish(self, answer: Answer | None, problem: str | None) -> None:
         done, self._done = self._done, None
         self._later = ()
+        self._gathering.drop()
         if done is not None:
             done(answer, problem)
 
@@ -227,5 +233,6 @@ class TargetConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Be gone at once; nobody is told."""
         self._done = None
+        self._gathering.drop()
         if self._transport is not None:
             self._transport.abort()

@@ -63,6 +63,11 @@ class Timeline:
             self._pace = Pace(source, self._clock.monotonic(), self._speed)
         return self._pace.due(source)
 
+    @property
+    def reference(self) -> Nanos | None:
+        """The source time that all others are counted from; None while there is none."""
+        return None if self._pace is None else self._pace.source
+
     def reached(self) -> Nanos | None:
         """The source time that it is now; None while there is no reference."""
         if self._pace is None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from opentelemetry import trace
-from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider, Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from strandline.replay.engine import UNSENT, Engine, spool_of
 from strandline.replay.retries import verdict
@@ -22,14 +22,6 @@ if TYPE_CHECKING:
 
 SCOPE = "strandline.replay"
 GIVEN_UP = "given up: the replay was stopped, or the partition went to another member"
-
-
-def configured_tracer() -> Tracer | None:
-    """Where spans go, None when nobody has set OpenTelemetry up."""
-    provider = trace.get_tracer_provider()
-    if isinstance(provider, ProxyTracerProvider | NoOpTracerProvider):
-        return None
-    return provider.get_tracer(SCOPE)
 
 
 class TracedEngine(Engine):

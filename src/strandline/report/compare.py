@@ -32,7 +32,8 @@ class Compared(msgspec.Struct, kw_only=True, gc=False):
 def compare(exchange: Exchange, rules: Rules) -> Compared:
     """Compare the answers of an exchange. Its bodies are read once, here."""
     request, source, target = exchange.source_request, exchange.source_response, exchange.target_response
-    found = Differences(rules)
+    asked = shape(request.method, request.target)
+    found = Differences(rules.at(asked))
     is_compared = False
     if source is not None and target is not None:
         found.status(source.status, target.status)
@@ -40,7 +41,7 @@ def compare(exchange: Exchange, rules: Rules) -> Compared:
         if (source.status or 0) // 100 == (target.status or 0) // 100:
             is_compared = _compare_content(source, target, found)
     return Compared(
-        shape=shape(request.method, request.target),
+        shape=asked,
         question=_question(request),
         is_answered=target is not None,
         has_source=source is not None,

@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
 from strandline.config import Section, load
+from strandline.report.endpoints import shape
 
 # They belong to a connection, to the moment, or to the program that answers, not to the answer.
 IGNORED_HEADERS = frozenset(
@@ -30,6 +32,8 @@ IGNORED_HEADERS = frozenset(
 )
 PLACE = re.compile(r'\$(?:\.[^.\[\]"*]+|\[\*\]|\["[^"]+"\])*')
 ANYWHERE = re.compile(r'\$\.\.(?P<name>[^.\[\]"*]+)')
+ENDPOINT = re.compile(r"(?P<method>\*|[A-Za-z]{1,20}) (?P<path>/\S*)")
+REST = "**"
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
@@ -50,8 +54,8 @@ class BodySection(Section, frozen=True, kw_only=True):
     """Places in JSON and forms, with what is in them: `$.took`, `$.items[*].id`, or `$..id` for a name anywhere."""
     unordered: list[str] = msgspec.field(default_factory=list)
     """Lists whose order means nothing."""
-    tolerance: Share = 0.0
-    """By what share of the larger of them two numbers may differ."""
+    tolerance: Share | None = None
+    """By what share of the larger of them two numbers may differ; none unless told."""
     tolerances: dict[str, Share] = msgspec.field(default_factory=dict)
     """The same for numbers in one place."""
 
@@ -79,16 +83,43 @@ class NoiseSection(Section, frozen=True, kw_only=True):
     learn: bool = True
 
 
+class EndpointSection(Section, frozen=True, kw_only=True):
+    """Rules for some endpoints, beside those for all."""
+
+    match: str
+    """`GET /orders/{n}` as the report names it; `*` stands for any method, any part of a path, or a piece of one, and
+    `**` at the end for all that may follow."""
+    headers: HeaderSection = HeaderSection()
+    body: BodySection = BodySection()
+
+    def __post_init__(self) -> None:
+        found = ENDPOINT.fullmatch(self.match)
+        if found is None or REST in found["path"].removesuffix(f"/{REST}"):
+            raise ValueError(
+                f"'{self.match}' is no endpoint; write it like GET /orders/{{n}}, * /orders/** or GET /a/*"
+            )
+        named = shape(found["method"], found["path"])
+        if named != self.match:
+            raise ValueError(f"'{self.match}' is no endpoint, which has a kind in the place of a value: '{named}'")
+
+    def takes(self, shape: str) -> bool:
+        """Whether these rules are for requests of a shape."""
+        method, _, path = self.match.partition(" ")
+        parts = [".*" if part == REST else _part(part) for part in path.split("/")]
+        return re.fullmatch(f"{_part(method)} {'/'.join(parts)}", shape) is not None
+
+
 class RulesFile(Section, frozen=True, kw_only=True):
     """A file of rules."""
 
     headers: HeaderSection = HeaderSection()
     body: BodySection = BodySection()
+    endpoints: list[EndpointSection] = msgspec.field(default_factory=list)
     latency: LatencySection = LatencySection()
     noise: NoiseSection = NoiseSection()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rules:
     """The rules as the comparison asks for them."""
 
@@ -101,13 +132,19 @@ class Rules:
     unordered: frozenset[str] = frozenset()
     tolerance: float = 0.0
     tolerances: Mapping[str, float] = field(default_factory=dict)
+    endpoints: tuple[EndpointSection, ...] = ()
+    """What is to be added for some endpoints: see `at`."""
     latency: LatencySection = field(default_factory=LatencySection)
     learns: bool = True
 
     @property
     def has_rules(self) -> bool:
         """Whether the user names something to leave out."""
-        return bool(self.ruled_headers or self.ruled_places or self.ruled_names)
+        return bool(self.ruled_headers or self.ruled_places or self.ruled_names or self.endpoints)
+
+    def at(self, shape: str) -> "Rules":
+        """The rules for requests of a shape."""
+        return _at(self, shape) if self.endpoints else self
 
     def ignores(self, path: str, name: str) -> bool:
         """Whether a place is left out, by its path or by the last name in it."""
@@ -128,19 +165,38 @@ def load_rules(file: Path | None) -> Rules:
 
 def rules_of(given: RulesFile) -> Rules:
     """The rules as the comparison asks for them."""
-    names = [found["name"] for found in map(ANYWHERE.fullmatch, given.body.ignore) if found is not None]
-    ignored = frozenset(_lower(given.headers.ignore))
-    return Rules(
-        default_headers=IGNORED_HEADERS - frozenset(_lower(given.headers.compare)) - ignored,
-        ruled_headers=ignored,
-        ruled_places=frozenset(place for place in given.body.ignore if not ANYWHERE.fullmatch(place)),
-        ruled_names=frozenset(names),
-        unordered=frozenset(given.body.unordered),
-        tolerance=given.body.tolerance,
-        tolerances=given.body.tolerances,
-        latency=given.latency,
-        learns=given.noise.learn,
+    rules = Rules(latency=given.latency, learns=given.noise.learn, endpoints=tuple(given.endpoints))
+    return _added(rules, given.headers, given.body)
+
+
+@lru_cache(maxsize=2_000)
+def _at(rules: Rules, shape: str) -> Rules:
+    for section in rules.endpoints:
+        if section.takes(shape):
+            rules = _added(rules, section.headers, section.body)
+    return rules
+
+
+def _added(rules: Rules, headers: HeaderSection, body: BodySection) -> Rules:
+    """More rules; where they say otherwise, the later ones hold."""
+    compared, ignored = frozenset(_lower(headers.compare)), frozenset(_lower(headers.ignore))
+    names = [found["name"] for found in map(ANYWHERE.fullmatch, body.ignore) if found is not None]
+    places = [place for place in body.ignore if not ANYWHERE.fullmatch(place)]
+    return replace(
+        rules,
+        default_headers=rules.default_headers - compared - ignored,
+        ruled_headers=rules.ruled_headers - compared | ignored,
+        ruled_places=rules.ruled_places.union(places),
+        ruled_names=rules.ruled_names.union(names),
+        unordered=rules.unordered.union(body.unordered),
+        tolerance=rules.tolerance if body.tolerance is None else body.tolerance,
+        tolerances={**rules.tolerances, **body.tolerances},
     )
+
+
+def _part(text: str) -> str:
+    """A pattern for one part of a path; a part with many values has one name in the report, and its own here."""
+    return "[^/]*" if text == "{s}" else "[^/ ]*".join(map(re.escape, text.split("*")))
 
 
 def _lower(names: Sequence[str]) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from strandline.clock import SystemClock
 from strandline.errors import KafkaError, StrandlineError, UsageError
 from strandline.kafka.eviction import evict
-from strandline.replay.beginning import find_span, first_time, send_group_to, where_group_is
+from strandline.replay.beginning import Span, find_span, first_time, send_group_to, where_group_is
 from strandline.replay.channel import Desk
 from strandline.replay.messages import Reference, read_report
 from strandline.replay.recipe import Recipe
@@ -68,16 +68,14 @@ class Fleet:
         """Once there are to be members."""
         self._stopping = Event()
         self._stop_by: int | None = None
-        settings = plan.recipe.plan()
-        self._drain = settings.drain
-        self._kafka = settings.kafka
+        self._settings = plan.recipe.plan()
         self._evicting: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
 
     @property
     def ends_within(self) -> timedelta:
         """How long after a stop all is over at the latest."""
-        return self._drain + SAFE_AT_END + LEAVE_WITHIN
+        return self._settings.drain + SAFE_AT_END + LEAVE_WITHIN
 
     def stop(self) -> None:
         """Come to an end in good order."""
@@ -88,8 +86,7 @@ class Fleet:
 
     async def run(self, show: Callable[[Roster], None]) -> None:
         """Replay; `show` is called a few times a second. Raises what makes it impossible to go on."""
-        plan = self.plan
-        settings = plan.recipe.plan()
+        plan, settings = self.plan, self._settings
         slots = local_slots(plan.master)
         span = await find_span(settings.kafka, settings.topic, settings.start)
         if slots is not None:
@@ -104,34 +101,40 @@ class Fleet:
             if self._stopping.is_set():
                 return
             workers = check_workers(plan.workers, slots=found, partitions=len(span.ends), master=plan.master)
-            if span.begin is not None:
-                await send_group_to(settings.kafka, span.begin)
-            marks = await where_group_is(settings.kafka, span)
-            self.roster = Roster(workers, [partition.number for partition in span.ends], plan.reference)
-            secret = secrets.token_bytes(32)
-            desk = Desk(self.roster, secret, clock)
-            errand = Errand(
-                recipe=plan.recipe,
-                ends=span.ends,
-                host=places.host,
-                port=await desk.open(places.bind),
-                secret=secret,
-                silent_after=plan.silent_after,
-                frozen_after=plan.frozen_after,
-            )
-            looking = asyncio.ensure_future(first_time(settings.kafka, marks, self._stopping))
-            looking.add_done_callback(partial(self._looked, self.roster))
-            try:
-                await self._lead(self.roster, places, errand, show)
-            finally:
-                self._stopping.set()
-                await asyncio.wait([looking])
-                await desk.close()
+            roster = await self._replay(workers, span, places, show)
         finally:
             with suppress(TimeoutError):
                 # It ends with this process at the latest.
                 await _in_thread(places.close, SPARK_ENDS_WITHIN)
-        self._judge(self.roster)
+        self._judge(roster)
+
+    async def _replay(self, workers: int, span: Span, places: Places, show: Callable[[Roster], None]) -> Roster:
+        """Have a desk for the members to report to, and lead them; how they stood at the end."""
+        plan, kafka = self.plan, self._settings.kafka
+        if span.begin is not None:
+            await send_group_to(kafka, span.begin)
+        marks = await where_group_is(kafka, span)
+        roster = self.roster = Roster(workers, [partition.number for partition in span.ends], plan.reference)
+        secret = secrets.token_bytes(32)
+        desk = Desk(roster, secret, clock)
+        errand = Errand(
+            recipe=plan.recipe,
+            ends=span.ends,
+            host=places.host,
+            port=await desk.open(places.bind),
+            secret=secret,
+            silent_after=plan.silent_after,
+            frozen_after=plan.frozen_after,
+        )
+        looking = asyncio.ensure_future(first_time(kafka, marks, self._stopping))
+        looking.add_done_callback(partial(self._looked, roster))
+        try:
+            await self._lead(roster, places, errand, show)
+        finally:
+            self._stopping.set()
+            await asyncio.wait([looking])
+            await desk.close()
+        return roster
 
     def _looked(self, roster: Roster, looking: "asyncio.Future[Any]") -> None:
         if (error := looking.exception()) is not None:
@@ -165,7 +168,7 @@ class Fleet:
     async def _evict(self, member: str) -> None:
         """Its partitions are free at once, and not when the session of a dead member has run out."""
         try:
-            await evict(self._kafka, member)
+            await evict(self._settings.kafka, member)
         except KafkaError as error:
             log.warning("a member that is gone keeps its partitions until its session has run out: %s", error)
 

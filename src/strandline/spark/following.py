@@ -6,8 +6,8 @@ says what they belong to: with other results or other rules nothing goes on.
 """
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +15,7 @@ from threading import Lock
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from strandline.errors import NoResults, OptionError
 from strandline.report.rules import Rules
@@ -25,8 +26,10 @@ from strandline.spark.report import Plan, Say, keep, summarise
 from strandline.spark.results import TopicResults
 
 STREAM = ".stream"
+RESULTS = "results"
 BELONGS = "belongs-to.json"
 POLL_S = 1
+EPOCHS_A_REPORT = 3
 
 
 class Belonging(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,49 +70,74 @@ def follow(
     """Compare results as they come and make the report anew, until it is stopped; the last report."""
     results = checked(plan)
     work = plan.out / STREAM
-    (work / "results").mkdir(parents=True, exist_ok=True)
+    kept = _Kept(work / RESULTS)
     _write(_belonging(results, plan.rules), work / BELONGS)
-    # A report reads no epoch that is being written.
-    writing = Lock()
-    is_new = any((work / "results").iterdir())
-
-    def keep_epoch(batch: DataFrame, epoch: int) -> None:
-        nonlocal is_new
-        with writing:
-            keep(batch, work / "results" / f"epoch={epoch}")
-            is_new = True
 
     def make() -> Summary:
-        nonlocal is_new
-        is_new = False
+        kept.is_new = False
         return summarise(spark, plan, work, now_us=now_us(), say=say)
 
     summary: Summary | None = None
     made_at = time.monotonic()
     with refused_in_one_line():
-        source = spark.readStream.format("kafka_ordered").options(**results.options()).load()
-        writer = compared(source, plan.rules).writeStream.foreachBatch(keep_epoch)
-        writer = writer.option("checkpointLocation", str(work / "checkpoint"))
-        query = (writer.trigger(availableNow=True) if only_what_is_there else writer).start()
+        query = _started(spark, plan, results, kept, None if only_what_is_there else every / EPOCHS_A_REPORT)
         say(f"following {results}; Ctrl-C makes the last report")
         try:
             while query.isActive and not is_stopped():
                 query.awaitTermination(POLL_S)
-                is_due = is_new and time.monotonic() - made_at >= every.total_seconds()
-                if is_due and writing.acquire(timeout=POLL_S):
-                    try:
-                        with suppress(NoResults):
-                            summary = make()
-                    finally:
-                        writing.release()
-                    made_at = time.monotonic()
+                if kept.is_new and time.monotonic() - made_at >= every.total_seconds():
+                    with kept.at_rest(POLL_S) as is_at_rest:
+                        if is_at_rest:
+                            with suppress(NoResults):
+                                summary = make()
+                            made_at = time.monotonic()
             failure = query.exception()
             if failure is not None:
                 raise failure
         finally:
             query.stop()
-        with writing:
-            return make() if is_new or summary is None else summary
+        with kept.at_rest():
+            return make() if kept.is_new or summary is None else summary
+
+
+class _Kept:
+    """What has been compared so far, a directory for each epoch."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._writing = Lock()
+        self.is_new = any(directory.iterdir())
+        """Whether there is something that no report has shown."""
+
+    def put(self, batch: DataFrame, epoch: int) -> None:
+        """The rows of an epoch, in the place of those that an attempt before has left."""
+        with self._writing:
+            keep(batch, self._directory / f"epoch={epoch}")
+            self.is_new = True
+
+    @contextmanager
+    def at_rest(self, within: float = -1) -> Iterator[bool]:
+        """Whether no epoch is being written, which is so until this is left; told after so many seconds at most."""
+        is_at_rest = self._writing.acquire(timeout=within)
+        try:
+            yield is_at_rest
+        finally:
+            if is_at_rest:
+                self._writing.release()
+
+
+def _started(
+    spark: SparkSession, plan: Plan, results: TopicResults, kept: _Kept, every: timedelta | None
+) -> StreamingQuery:
+    """The query that compares: an epoch every so often, or all that is there."""
+    source = spark.readStream.format("kafka_ordered").options(**results.options()).load()
+    writer = compared(source, plan.rules).writeStream.foreachBatch(kept.put)
+    writer = writer.option("checkpointLocation", str(plan.out / STREAM / "checkpoint"))
+    if every is None:
+        return writer.trigger(availableNow=True).start()
+    # Each epoch is a directory for every later report to read: none is made that no report would show.
+    return writer.trigger(processingTime=f"{every // timedelta(milliseconds=1)} milliseconds").start()
 
 
 def _belonging(results: TopicResults, rules: Rules) -> Belonging:

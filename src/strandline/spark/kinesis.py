@@ -4,8 +4,9 @@ A task that is run again sends its rows again, with the same ids. With a lease, 
 it sends, and asks it before every request: a task of an earlier leader, batch or attempt sends nothing more.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 
 import pyarrow as pa
@@ -20,8 +21,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from strandline.cdc.fence import Fence
+from strandline.cdc.figures import Figures, tell
 from strandline.cdc.kinesis import Sender
-from strandline.cdc.sending import Sent
+from strandline.cdc.sending import FOREVER, Sent
 from strandline.errors import OptionError
 from strandline.spark.kinesis_options import SinkOptions
 from strandline.spark.worker import settle
@@ -56,6 +58,8 @@ class Delivered(WriterCommitMessage):
     """What became of the rows of a task."""
 
     sent: Sent
+    committed: datetime | None
+    """When the last of them was committed."""
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -65,7 +69,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return Delivered(deliver(iterator, self._options))
+        return deliver(iterator, self._options)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -75,21 +79,41 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return Delivered(deliver(iterator, self._options))
+        return deliver(iterator, self._options)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """The epoch is delivered; Spark notes it."""
+        """The epoch is delivered; Spark notes it. Whoever watches is told."""
+        if self._options.figures is not None:
+            told = [message for message in messages if isinstance(message, Delivered)]
+            tell(self._options.figures, figures_of(batchId, told))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """The epoch is not; it is sent again whole, with the same ids."""
 
 
-def deliver(rows: Iterator[pa.RecordBatch], options: SinkOptions) -> Sent:
+def figures_of(epoch: int, told: Sequence[Delivered]) -> Figures:
+    """The figures of an epoch, of those of its tasks."""
+    sent = [each.sent for each in told]
+    newest = max((each.committed for each in told if each.committed is not None), default=None)
+    return Figures(
+        epoch=epoch,
+        records=sum(each.records for each in sent),
+        bytes=sum(each.bytes for each in sent),
+        requests=sum(each.requests for each in sent),
+        retried=sum(each.retried for each in sent),
+        throttled=sum(each.throttled for each in sent),
+        dead_lettered=sum(each.dead_lettered for each in sent),
+        hottest_per_s=max((each.hottest_per_s for each in sent), default=0.0),
+        delay_s=None if newest is None else (datetime.now(UTC) - newest).total_seconds(),
+    )
+
+
+def deliver(rows: Iterator[pa.RecordBatch], options: SinkOptions) -> Delivered:
     """Send the rows of a task; returns when each is accepted by the stream or safe elsewhere."""
     settle()
-    sender, lease = sender_of(options), options.lease
+    sender, lease, passed = sender_of(options), options.lease, Passed(rows)
     if lease is None:
-        return sender.send(in_order(rows), leadership=None, fence=lambda: None)
+        return Delivered(sender.send(in_order(passed), leadership=None, fence=lambda: FOREVER), passed.committed())
     context = TaskContext.get()
     if context is None:
         raise OptionError("a lease is claimed by tasks of Spark only")
@@ -97,7 +121,29 @@ def deliver(rows: Iterator[pa.RecordBatch], options: SinkOptions) -> Sent:
         raise OptionError("kinesis with a lease takes one partition: put .coalesce(1) before it")
     batch = int(context.getLocalProperty(BATCH_ID) or 0)
     with Fence(lease.dsn, lease.name, lease.leadership, batch, context.taskAttemptId()) as fence:
-        return sender.send(in_order(rows), leadership=lease.leadership, fence=fence)
+        sent = sender.send(in_order(passed), leadership=lease.leadership, fence=fence)
+    return Delivered(sent, passed.committed())
+
+
+class Passed:
+    """Batches as they are; keeps the last of them that holds rows."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._last: pa.RecordBatch | None = None
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            if batch.num_rows:
+                self._last = batch
+            yield batch
+
+    def committed(self) -> datetime | None:
+        """When the last row was committed, where rows tell it."""
+        if self._last is None or "committed" not in self._last.schema.names:
+            return None
+        found: datetime | None = self._last.column("committed")[-1].as_py()
+        return found
 
 
 @cache
@@ -112,7 +158,7 @@ def sender_of(options: SinkOptions) -> Sender:
     )
 
 
-def in_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def in_order(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The batches, as they are. Raises OptionError where ids do not rise: the order of a key would be lost."""
     last = (-1, -1)
     for batch in batches:

@@ -14,9 +14,10 @@ STREAM = ("stream", "region", "endpointUrl")
 PACE = ("shards", "inFlight", "maxRequestBytes", "maxRecordBytes", "timeout")
 PLACES = ("deadLetterDirectory", "deadLetterTopic", "deadLetterTable")
 LEASE = ("lease", "leadership")
+FIGURES = "figuresTo"
 # Spark hands on what is meant for it.
 SPARKS = {"checkpointlocation"}
-OPTIONS = {name.lower(): name for name in (*STREAM, *PACE, *PLACES, *LEASE, "dsn")}
+OPTIONS = {name.lower(): name for name in (*STREAM, *PACE, *PLACES, *LEASE, "dsn", FIGURES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class SinkOptions:
     kafka: tuple[tuple[str, str], ...] = field(repr=False)
     dsn: str | None = field(repr=False)
     lease: LeaseOptions | None
+    figures: str | None
+    """The socket, on the driver's machine, that is told what became of each epoch."""
 
     @classmethod
     def parse(cls, raw: Mapping[str, str]) -> "SinkOptions":
@@ -67,6 +70,7 @@ class SinkOptions:
             kafka=tuple(sorted(kafka.items())),
             dsn=options.get("dsn"),
             lease=_lease(options),
+            figures=options.get(FIGURES.lower()),
         )
 
     def dead_letters(self) -> DeadLetterPlace | None:

@@ -1,14 +1,20 @@
 """The pipeline of `strandline cdc`: changes of Postgres into Kinesis, as one query of Spark, for as long as we lead."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Any
 
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from strandline.cdc.config import CdcConfig
 from strandline.cdc.lease import Leadership
+from strandline.cdc.snapshot import HeldSnapshot
 from strandline.errors import (
     CannotReplicate,
     ChangesLost,
@@ -22,15 +28,23 @@ from strandline.errors import (
 )
 from strandline.spark.kinesis import Kinesis
 from strandline.spark.postgres_wal import PostgresWal
-from strandline.spark.refusal import own_words, refused_in_one_line
+from strandline.spark.refusal import own_words
 from strandline.spark.session import opened
+from strandline.spark.snapshot import Snapshot
+from strandline.spark.starting import JAVA_OPTIONS
 
 LOOK_EVERY = 0.1
+# What the sink takes of a row: the others would be turned from columns to rows and back for nothing.
+WANTED = ("lsn", "ordinal", "committed", "partition_key", "event")
+# So often in a row a query may end without an epoch before another instance is to try.
+MOST_FAILURES = 3
 OPTIONS = {
     "spark.ui.showConsoleProgress": "false",
     # A batch is one task: its worker stays, with its connections, from batch to batch.
     "spark.sql.shuffle.partitions": "1",
     "spark.speculation": "false",
+    # The JVM only passes rows on, and a new leader is in haste: a second compiler takes half as much as all else.
+    JAVA_OPTIONS: "-XX:TieredStopAtLevel=1",
 }
 # What is on its way when we are told to stop is sent to its end, unless that takes longer.
 STOP_WITHIN_MS = 10_000
@@ -45,26 +59,57 @@ LASTING = {
 
 Tell = Callable[[dict[str, Any]], None]
 
+log = logging.getLogger(__name__)
 
-def publish(config: CdcConfig, leadership: Leadership, stop: Event, tell: Tell) -> None:
-    """Publish until told to stop. Raises NotLeading when another leads, or what the query ended with."""
+
+def publish(
+    config: CdcConfig,
+    leadership: Leadership,
+    stop: Event,
+    tell: Tell,
+    *,
+    snapshot: HeldSnapshot | None = None,
+    say: Callable[[str], None] = print,
+    figures: str | None = None,
+) -> None:
+    """Publish until told to stop, the rows of a snapshot first where there is one.
+
+    Raises NotLeading when another leads, or what the query ended with. Each epoch is told as Spark tells it; `figures`
+    is where the sink tells what became of it.
+    """
     options = {**OPTIONS, **config.spark.settings, "spark.sql.streaming.stopTimeout": str(STOP_WITHIN_MS)}
     sources = (PostgresWal, Kinesis)
     with (
         opened("strandline cdc", master=config.spark.master, options=options, sources=sources) as spark,
-        refused_in_one_line(),
+        _in_our_words(),
     ):
-        rows = spark.readStream.format("postgres_wal").options(**config.source_options()).load()
-        query = (
-            rows.writeStream.format("kinesis")
-            .options(**config.sink_options(leadership.number))
-            .option("checkpointLocation", str(Path(config.checkpoint).absolute()))
-            .start()
-        )
-        try:
-            _watch(query, leadership, stop, tell)
-        finally:
-            query.stop()
+        if snapshot is not None:
+            Snapshot(spark.sparkContext, config, snapshot, leadership).send(stop, say)
+            snapshot.close()
+        failures = 0
+        while not stop.is_set():
+            query = _begun(spark, config, leadership, figures)
+            try:
+                _watch(query, leadership, stop, tell)
+            except PublishingEnded as error:
+                # To begin again here takes a second, and with another session or leader many.
+                failures = failures + 1 if query.lastProgress is None else 1
+                if failures > MOST_FAILURES:
+                    raise
+                log.warning("%s; it is begun again", error)
+            finally:
+                query.stop()
+
+
+def _begun(spark: SparkSession, config: CdcConfig, leadership: Leadership, figures: str | None) -> StreamingQuery:
+    source = spark.readStream.format("postgres_wal").option("columns", ",".join(WANTED))
+    rows = source.options(**config.source_options(leadership.number)).load()
+    return (
+        rows.writeStream.format("kinesis")
+        .options(**config.sink_options(leadership.number, figures))
+        .option("checkpointLocation", str(Path(config.checkpoint).absolute()))
+        .start()
+    )
 
 
 def _watch(query: StreamingQuery, leadership: Leadership, stop: Event, tell: Tell) -> None:
@@ -72,15 +117,31 @@ def _watch(query: StreamingQuery, leadership: Leadership, stop: Event, tell: Tel
     while not stop.wait(LOOK_EVERY):
         leadership.check()
         if not query.isActive:
-            raise _cause(query)
+            raise _cause(str(query.exception() or "nothing was told"))
         last = query.lastProgress
         if last is not None and last["batchId"] != told:
-            told = last["batchId"]
-            tell(dict(last))
+            # Short epochs may have passed between two looks.
+            for progress in query.recentProgress if last["batchId"] > told + 1 >= 1 else [last]:
+                if told < progress["batchId"] <= last["batchId"]:
+                    told = progress["batchId"]
+                    tell(dict(progress))
 
 
-def _cause(query: StreamingQuery) -> StrandlineError:
-    """What ended the query, in our own words where Spark quotes them."""
-    told = str(query.exception() or "nothing was told")
-    name, line = own_words(told) or ("", told.strip().splitlines()[0][:500])
+@contextmanager
+def _in_our_words() -> Iterator[None]:
+    """Tell an error of Spark itself, of a query that could not even be begun, as one of ours.
+
+    That is while its JVM is there, which is asked for the words; that it is not is told by whoever started it.
+    """
+    try:
+        yield
+    except Py4JNetworkError:
+        raise
+    except (PySparkException, Py4JError) as error:
+        raise _cause(str(error)) from error
+
+
+def _cause(told: str) -> StrandlineError:
+    """What ended a query or a job, in our own words where Spark quotes them."""
+    name, line = own_words(told) or ("", told.strip().partition("\n")[0][:500])
     return StrandlineError(line) if name in LASTING else PublishingEnded(line)

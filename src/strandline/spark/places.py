@@ -14,6 +14,7 @@ from typing import Any
 from strandline.errors import OptionError, StrandlineError
 from strandline.spark.member import SUPERVISOR
 from strandline.spark.session import configured, is_local, launch
+from strandline.spark.starting import JAVA_OPTIONS
 
 MOST_FAILURES = 100
 """So often each task is started anew before Spark gives the run up."""
@@ -37,6 +38,9 @@ FOR_LONG_TASKS = {
     "spark.log.level": "WARN",
 }
 
+# Its JVM starts tasks and waits: the second compiler would cost more than it gains.
+FOR_A_QUIET_DRIVER = {"spark.ui.enabled": "false", JAVA_OPTIONS: "-XX:TieredStopAtLevel=1"}
+
 
 def local_slots(master: str) -> int | None:
     """How many tasks a local master runs at a time; None for all other masters."""
@@ -54,14 +58,14 @@ class Places:
         slots = local_slots(master)
         # Only a master that is written so starts a task anew in local mode.
         self.master = master if slots is None else f"local[{slots},{MOST_FAILURES}]"
-        self._conf = configured(name, self.master, {"spark.ui.enabled": "false", **options, **FOR_LONG_TASKS})
+        self._conf = configured(name, self.master, {**FOR_A_QUIET_DRIVER, **options, **FOR_LONG_TASKS})
         self._directory = tempfile.TemporaryDirectory(prefix="strandline-fleet-", ignore_cleanup_errors=True)
 
     def open(self) -> None:
         """Start it; to be closed then."""
         self.context = launch(self._conf, Path(self._directory.name, "spark.log"))
         if not is_local(self.master):
-            self.context.addPyFile(str(self._own_code()))
+            self.context.addPyFile(str(archived(Path(self._directory.name))))
 
     def close(self) -> None:
         """Stop it."""
@@ -100,17 +104,18 @@ class Places:
         java: Any = self.context._jsc.sc()
         return int(java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()))
 
-    def _own_code(self) -> Path:
-        """This package as an archive, so that executors run what we run; what it needs must be there.
 
-        Compiled, as nothing keeps what would be compiled from it there, and members that are started anew are in haste.
-        """
-        archive = Path(self._directory.name, "strandline.zip")
-        root = Path(str(files("strandline")))
-        with zipfile.PyZipFile(str(archive), "w", zipfile.ZIP_DEFLATED) as out:
-            out.writepy(str(root))
-            out.write(root / "spark" / SUPERVISOR, f"strandline/spark/{SUPERVISOR}")
-        return archive
+def archived(directory: Path) -> Path:
+    """This package as an archive, so that executors run what we run; what it needs must be there.
+
+    Compiled, as nothing keeps what would be compiled from it there, and members that are started anew are in haste.
+    """
+    archive = directory / "strandline.zip"
+    root = Path(str(files("strandline")))
+    with zipfile.PyZipFile(str(archive), "w", zipfile.ZIP_DEFLATED) as out:
+        out.writepy(str(root))
+        out.write(root / "spark" / SUPERVISOR, f"strandline/spark/{SUPERVISOR}")
+    return archive
 
 
 def check_workers(wanted: int | None, *, slots: int, partitions: int, master: str) -> int:

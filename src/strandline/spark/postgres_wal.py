@@ -16,13 +16,15 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
-from strandline.cdc.changes import Changes
+from strandline.cdc.acknowledged import acknowledged
+from strandline.cdc.changes import Changes, ChangeSettings
+from strandline.cdc.keeper import Keeper
 from strandline.cdc.mark import Mark
-from strandline.cdc.publication import check_publications
-from strandline.cdc.rows import COLUMNS
+from strandline.cdc.publication import check_publications, full_keys
+from strandline.cdc.rows import told_as
 from strandline.cdc.session import Session
 from strandline.cdc.shelf import Place, Shelf, fetch
-from strandline.cdc.slot import check_server, check_slot, look
+from strandline.cdc.slot import SlotIdentity, beyond, check_server, check_slot, look
 from strandline.clock import SystemClock
 from strandline.errors import CannotReplicate, ConnectionLost, PostgresError, PostgresUnreachable, SlotBusy
 from strandline.spark.wal_options import WalOptions
@@ -47,7 +49,7 @@ class PostgresWal(DataSource):
         return "postgres_wal"
 
     def schema(self) -> str:
-        return COLUMNS
+        return told_as(WalOptions.parse(self.options).columns)
 
     def streamReader(self, schema: StructType) -> "WalReader":  # noqa: ARG002, N802
         return WalReader(WalOptions.parse(self.options))
@@ -72,19 +74,24 @@ class WalReader(DataSourceStreamReader):
         self._shelf: Shelf | None = None
         self._lying: tuple[Mark, Place] | None = None
         """What was taken last, by its end."""
+        self._keeper: Keeper | None = None
         self._away_since: Nanos | None = None
         self._advanced_at: Nanos | None = None
+        self._beaten_at: Nanos | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where the slot stands."""
+        """Where the slot stands, or behind what was delivered before us though the slot was not told."""
         options = self._options
         with Session(options.dsn) as session:
             check_server(session)
             check_publications(session, options.publications)
             state = look(session, options.slot)
-        if state is None:
-            raise CannotReplicate(f"slot '{options.slot}' does not exist", "have it created, or check its name")
-        return Mark.at(state, options.ordinals).told()
+            if state is None:
+                raise CannotReplicate(f"slot '{options.slot}' does not exist", "have it created, or check its name")
+            delivered = self._delivered(session, state.identity)
+            if delivered is not None:
+                beyond(state, delivered)
+        return Mark.at(state, options.ordinals).behind(delivered or 0).told()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The limits are our own."""
@@ -94,15 +101,19 @@ class WalReader(DataSourceStreamReader):
         """What has come since. While Postgres is away nothing comes, but not for ever."""
         mark = Mark.read(start, self._options.ordinals)
         try:
-            changes = self._at(mark)
+            changes, keeper, at = self._at(mark)
+            if at != mark:
+                # Spark notes what another leader has delivered as an epoch without rows.
+                return at.told()
             # Spark asks from here on only when it has noted that all before is done.
+            keeper.note(mark.end)
             changes.acknowledge(mark.end)
             taken = changes.take(WAIT_S)
+            reached = self._idle(changes, keeper, mark) if taken is None else mark.moved(taken.reached)
         except PASSING as error:
             self._be_patient(error)
             return start
         self._away_since = None
-        reached = self._idle(changes, mark) if taken is None else mark.moved(taken.reached)
         self._reached = reached
         if taken is not None:
             self._shelf = self._shelf or Shelf(self._options.serve_at)
@@ -126,13 +137,14 @@ class WalReader(DataSourceStreamReader):
             if partition.place is not None:
                 yield from fetch(partition.place)
             else:
-                with self._opened(partition.start, partition.end) as changes:
-                    yield from changes.all()
+                begin, settings = self._checked(partition.start)
+                # All of it was delivered by another leader, where that has come as far.
+                if not partition.end.is_within(begin):
+                    with Changes(settings, begin.offset, partition.end.offset) as changes:
+                        yield from changes.all()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """An epoch is done."""
-        if self._changes is not None:
-            self._changes.acknowledge(Mark.read(end, self._options.ordinals).end)
+        """An epoch is done. `latestOffset` was asked from its end on before this, and has told the slot."""
 
     def stop(self) -> None:
         """Give the slot back."""
@@ -140,32 +152,43 @@ class WalReader(DataSourceStreamReader):
         if self._shelf is not None:
             self._shelf.close()
 
-    def _at(self, mark: Mark) -> Changes:
+    def _at(self, mark: Mark) -> tuple[Changes, Keeper, Mark]:
+        """What reads on, and from where: from the mark, or behind what another leader has delivered since."""
         if self._changes is not None and self._reached != mark:
             self._close()
-        if self._changes is None:
-            self._changes = self._opened(mark)
-            self._reached = mark
-        return self._changes
+        if self._changes is None or self._keeper is None or self._reached is None:
+            begin, settings = self._checked(mark)
+            self._changes = Changes(settings, begin.offset)
+            self._keeper = Keeper(self._options.dsn, mark.identity, self._options.leadership)
+            self._reached = begin
+        return self._changes, self._keeper, self._reached
 
-    def _opened(self, start: Mark, stop: Mark | None = None) -> Changes:
-        """Take the slot, once it is sure that all after `start` can still be had."""
+    def _checked(self, start: Mark) -> tuple[Mark, ChangeSettings]:
+        """Where to begin, once it is sure that all after `start` can still be had or was delivered by another."""
         options = self._options
         with Session(options.dsn) as session:
             check_server(session)
             check_publications(session, options.publications)
-            check_slot(session, options.slot, at=start.end, kept=start.identity)
-        return Changes(options.changes(start.database), start.offset, None if stop is None else stop.offset)
+            begin = start.behind(self._delivered(session, start.identity) or 0)
+            check_slot(session, options.slot, at=begin.end, kept=start.identity)
+            keys = full_keys(session, options.publications)
+        return begin, options.changes(start.database, keys)
 
-    def _idle(self, changes: Changes, mark: Mark) -> Mark:
+    def _delivered(self, session: Session, identity: SlotIdentity) -> int | None:
+        return None if self._options.leadership is None else acknowledged(session, identity)
+
+    def _idle(self, changes: Changes, keeper: Keeper, mark: Mark) -> Mark:
         """The mark, moved on now and then while nothing of ours is written: Postgres need not keep what others write.
 
         Spark notes it like an epoch before the slot is told, so it is never taken for a loss.
         """
-        position, now = changes.idle_at(), clock.monotonic()
-        if self._advanced_at is None:
-            self._advanced_at = now
-        if position is None or position <= mark.end or now - self._advanced_at < nanos(self._options.idle_every):
+        position, now, pause = changes.idle_at(), clock.monotonic(), nanos(self._options.idle_every)
+        if self._advanced_at is None or self._beaten_at is None:
+            self._advanced_at = self._beaten_at = now
+        if now - self._beaten_at >= pause:
+            self._beaten_at = now
+            keeper.beat(mark.end)
+        if position is None or position <= mark.end or now - self._advanced_at < pause:
             return mark
         self._advanced_at = now
         return mark.moved(replace(mark.offset, end=position))
@@ -183,5 +206,8 @@ class WalReader(DataSourceStreamReader):
 
     def _close(self) -> None:
         changes, self._changes, self._reached = self._changes, None, None
+        keeper, self._keeper = self._keeper, None
         if changes is not None:
             changes.close()
+        if keeper is not None:
+            keeper.close()

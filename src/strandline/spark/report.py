@@ -78,12 +78,11 @@ def summarise(spark: SparkSession, plan: Plan, work: Path, *, now_us: int, say: 
         raise NoResults(f"{plan.results} holds no results{but}")
     say(f"learning what is noise in {shapes.results:,} results")
     names = Endpoints(shapes.counts).names(shapes.counts)
-    keep(gathered(kept, names), work / "exchanges")
-    exchanges = spark.read.parquet(literal(work / "exchanges"))
+    exchanges = _put_aside(spark, gathered(kept, names), work / "exchanges")
     baseline = None
     if plan.baseline is not None:
-        keep(gathered(spark.read.schema(schema()).parquet(literal(work / "baseline")), {}), work / "second")
-        baseline = spark.read.parquet(literal(work / "second"))
+        second = spark.read.schema(schema()).parquet(literal(work / "baseline"))
+        baseline = _put_aside(spark, gathered(second, {}), work / "second")
     seen = learning.evidence(exchanges, baseline) if plan.rules.learns else {}
     noise = learn(seen)
     durations = summing.durations(exchanges)
@@ -92,9 +91,9 @@ def summarise(spark: SparkSession, plan: Plan, work: Path, *, now_us: int, say: 
     say("judging the exchanges")
     made = work / "made"
     shutil.rmtree(made, ignore_errors=True)
-    tables = made / TABLES
-    keep(judged(exchanges, list(noise), regressed, plan.rules.latency), tables / "exchanges")
-    table = spark.read.parquet(literal(tables / "exchanges"))
+    table = _put_aside(
+        spark, judged(exchanges, list(noise), regressed, plan.rules.latency), made / TABLES / "exchanges"
+    )
     say("summing up")
     counted = summing.counted(table, shapes.first_us or 0)
     timed = summing.timed(table, shapes.first_us, shapes.last_us)
@@ -126,16 +125,26 @@ def summarise(spark: SparkSession, plan: Plan, work: Path, *, now_us: int, say: 
         ignored_headers=sorted(plan.rules.default_headers),
     )
     summary = msgspec.structs.replace(summary, gates=[gate.check(summary) for gate in plan.gates])
-    write_small_tables(summary, [row.asDict() for row in rows], tables)
-    (made / SUMMARY).write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1))
-    (made / PAGE).write_text(render(summary), encoding="utf-8")
+    _write(summary, rows, made)
     put_in_place(made, plan.out)
     return summary
+
+
+def _write(summary: Summary, differences: Iterable[Any], made: Path) -> None:
+    write_small_tables(summary, [row.asDict() for row in differences], made / TABLES)
+    (made / SUMMARY).write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1))
+    (made / PAGE).write_text(render(summary), encoding="utf-8")
 
 
 def keep(frame: DataFrame, path: Path) -> None:
     """Write rows as Parquet, in the place of those that are there."""
     frame.write.mode("overwrite").parquet(str(path))
+
+
+def _put_aside(spark: SparkSession, frame: DataFrame, path: Path) -> DataFrame:
+    """The rows, computed once and kept for all that is asked of them."""
+    keep(frame, path)
+    return spark.read.parquet(literal(path))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

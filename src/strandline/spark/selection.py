@@ -62,13 +62,7 @@ def replay(
         raise OptionError(f"when_down takes no {when_down!r}; {did_you_mean(str(when_down), words)}")
     spark = frame.sparkSession
     Target(target)
-    slots = spark.sparkContext.defaultParallelism
-    workers = slots if workers is None else workers
-    check_type("workers", workers, int)
-    if not 1 <= workers <= slots:
-        raise OptionError(f"{workers} workers, and Spark has {slots} slots: those without one would send too late")
-    if spark.conf.get("spark.speculation", "false") == "true":
-        raise OptionError("spark.speculation is on: a task that runs twice sends twice; switch it off")
+    workers = _checked_workers(spark, workers)
     _check_results(spark, results)
     speed = parse_speed(str(speedup))
     rows = _prepared(frame, workers).persist(StorageLevel.MEMORY_AND_DISK)
@@ -98,6 +92,18 @@ def _check_seconds(name: str, value: object) -> None:
     # Neither what is no number nor what is without end.
     if not isinstance(value, int | float) or not 0 <= value <= LONGEST_S:
         raise OptionError(f"{name} takes seconds, from 0 up to {LONGEST_S:,} (a year), not {value!r}")
+
+
+def _checked_workers(spark: SparkSession, workers: int | None) -> int:
+    """How many tasks send, each in a slot of its own and once."""
+    slots = spark.sparkContext.defaultParallelism
+    workers = slots if workers is None else workers
+    check_type("workers", workers, int)
+    if not 1 <= workers <= slots:
+        raise OptionError(f"{workers} workers, and Spark has {slots} slots: those without one would send too late")
+    if spark.conf.get("spark.speculation", "false") == "true":
+        raise OptionError("spark.speculation is on: a task that runs twice sends twice; switch it off")
+    return workers
 
 
 @contextmanager

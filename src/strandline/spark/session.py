@@ -6,9 +6,11 @@ And our data sources in any session.
 import logging
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,7 +22,8 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
-from strandline.errors import StrandlineError
+from strandline.errors import SparkEnded, StrandlineError
+from strandline.spark.starting import quick_python, with_archive
 from strandline.stack.java import find_java
 
 LOOPBACK_ONLY = {
@@ -29,6 +32,8 @@ LOOPBACK_ONLY = {
     "spark.ui.enabled": "false",
 }
 CANCEL_EVERY_S = 0.5
+JVM_ENDS_WITHIN_S = 5.0
+JVM_NOTICED_WITHIN_S = 1.0
 
 
 def session(app_name: str, *, master: str = "local[*]", options: Mapping[str, str] | None = None) -> SparkSession:
@@ -36,9 +41,9 @@ def session(app_name: str, *, master: str = "local[*]", options: Mapping[str, st
 
     With a local master it listens on loopback and has no web page, unless `options` say otherwise.
     """
-    prepare_environment()
+    prepare_environment(master)
     builder = SparkSession.builder.appName(app_name).master(master)
-    for key, value in {**_defaults(master), **(options or {})}.items():
+    for key, value in with_archive({**_defaults(master), **(options or {})}).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
@@ -51,8 +56,11 @@ def opened(
     conf = configured(app_name, master, options)
     # What it logs is raised as well, and when a query is stopped it logs pages of the JVM's.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_of_py4j)
     with tempfile.TemporaryDirectory(prefix="strandline-spark-", ignore_cleanup_errors=True) as directory:
         context = launch(conf, Path(directory, "spark.log"))
+        # When the JVM is gone, it prints where it was when it learnt of it.
+        context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
         try:
             spark = SparkSession(context)
             if sources is None:
@@ -60,21 +68,65 @@ def opened(
             for source in sources or ():
                 spark.dataSource.register(source)
             yield spark
+        except (Py4JError, OSError):
+            if not _has_ended(context, JVM_NOTICED_WITHIN_S):
+                raise
+            raise SparkEnded("Spark's JVM has ended by itself, or was killed") from None
         finally:
-            context.stop()
+            _end(context)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Some of it goes to the logger of all."""
+    return "py4j" not in record.pathname
+
+
+def _end(context: SparkContext) -> None:
+    """Stop Spark and end its JVM: PySpark would make the next session of this process in it, dead or alive."""
+    with warnings.catch_warnings(), suppress(Py4JError, OSError):
+        # Of a JVM that is gone already.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        context.stop()
+    # Where the JVM was gone, what is left to do on our side; else nothing.
+    context.stop()
+    process = _jvm(context)
+    if context._gateway is not None:
+        context._gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None
+    if process.stdin is not None:
+        # At its end the JVM ends too.
+        process.stdin.close()
+    try:
+        process.wait(JVM_ENDS_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _has_ended(context: SparkContext, within_s: float) -> bool:
+    try:
+        _jvm(context).wait(within_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _jvm(context: SparkContext) -> "subprocess.Popen[bytes]":
+    found: subprocess.Popen[bytes] = context._gateway.proc  # type: ignore[union-attr]
+    return found
 
 
 def configured(app_name: str, master: str, options: Mapping[str, str]) -> SparkConf:
     """The settings of an application of ours."""
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app_name)
-    for key, value in {**_defaults(master), **options}.items():
+    for key, value in with_archive({**_defaults(master), **options}).items():
         conf.set(key, value)
     return conf
 
 
 def launch(conf: SparkConf, log: Path) -> SparkContext:
     """Start Spark, with what the JVM says in a file."""
-    prepare_environment()
+    prepare_environment(conf.get("spark.master") or "")
     try:
         with log.open("wb") as out:
             # In a session of its own: a Ctrl-C at the terminal is for us, who end its work first.
@@ -137,10 +189,13 @@ def _defaults(master: str) -> dict[str, str]:
     return {"spark.sql.session.timeZone": "UTC", **(LOOPBACK_ONLY if is_local(master) else {})}
 
 
-def prepare_environment() -> None:
+def prepare_environment(master: str) -> None:
     """Name the Java and the Python to use, which Spark takes from the environment alone when it starts the JVM."""
     os.environ["JAVA_HOME"] = str(find_java().home)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    quick = str(quick_python())
+    if os.environ.get("PYSPARK_PYTHON", quick) in {quick, sys.executable}:
+        # Executors elsewhere have a cache of their own.
+        os.environ["PYSPARK_PYTHON"] = quick if is_local(master) else sys.executable
 
 
 def is_local(master: str) -> bool:

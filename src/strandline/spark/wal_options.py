@@ -1,18 +1,21 @@
 """The options of `postgres_wal`, read once: an unknown or a wrong one is refused before anything is done."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from strandline.cdc.changes import ChangeSettings
 from strandline.cdc.replication import ReplicationSettings
-from strandline.errors import OptionError
+from strandline.cdc.rows import SCHEMA
+from strandline.errors import OptionError, did_you_mean
 from strandline.spark.options import choice, count, known, span
 from strandline.wire.event import EventFormat
 
 NAMES = ("dsn", "slot", "publications", "form", "partitionKey", "splitKeyChanges", "markers", "inProgress", "serveAt")
+COLUMNS = "columns"
 LIMITS = ("maxRowsPerEpoch", "maxBytesPerEpoch", "idleEvery")
-OPTIONS = {name.lower(): name for name in (*NAMES, *LIMITS)}
+LEADERSHIP = "leadership"
+OPTIONS = {name.lower(): name for name in (*NAMES, *LIMITS, COLUMNS, LEADERSHIP)}
 REQUIRED = {"dsn": "the connection string of Postgres", "slot": "its name", "publications": "names, commas between"}
 TRUTH = ("false", "true")
 
@@ -32,9 +35,14 @@ class WalOptions:
     """Whether large transactions are sent while they run."""
     serve_at: str
     """The address of the driver at which tasks fetch rows."""
+    columns: tuple[str, ...]
+    """Of a row; those that are not wanted cost nothing."""
     max_rows: int
     max_bytes: int
     idle_every: timedelta
+    """How often the slot is moved on while nothing of ours is written."""
+    leadership: int | None
+    """Of whoever reads, where what is acknowledged is to be kept in Postgres for the next."""
 
     @classmethod
     def parse(cls, raw: Mapping[str, str]) -> "WalOptions":
@@ -53,13 +61,15 @@ class WalOptions:
             markers=choice(options, "markers", TRUTH) == "true",
             in_progress=choice(options, "inProgress", ("true", "false")) == "true",
             serve_at=options.get("serveat") or "127.0.0.1",
+            columns=_columns(options.get(COLUMNS)),
             max_rows=count(options, "maxRowsPerEpoch") or 50_000,
             max_bytes=count(options, "maxBytesPerEpoch") or 32 << 20,
             idle_every=span(options, "idleEvery") or timedelta(seconds=10),
+            leadership=count(options, LEADERSHIP),
         )
 
-    def changes(self, database: str) -> ChangeSettings:
-        """What to read of a database, and how to tell it."""
+    def changes(self, database: str, full_keys: Mapping[str, Sequence[str]]) -> ChangeSettings:
+        """What to read of a database, and how to tell it; tables with replica identity FULL by their keys."""
         return ChangeSettings(
             replication=ReplicationSettings(
                 dsn=self.dsn, slot=self.slot, publications=self.publications, streaming=self.in_progress
@@ -69,8 +79,10 @@ class WalOptions:
                 flat=self.is_flat,
                 split_key_changes=self.split_key_changes,
                 key_template=self.partition_key,
+                full_keys=full_keys,
             ),
             markers=self.markers,
+            columns=self.columns,
             max_rows=self.max_rows,
             max_bytes=self.max_bytes,
         )
@@ -80,3 +92,14 @@ class WalOptions:
         """The settings that number the events of a transaction, in words."""
         chosen = {"splitKeyChanges": self.split_key_changes, "markers": self.markers}
         return " ".join(f"{name}={str(value).lower()}" for name, value in chosen.items())
+
+
+def _columns(text: str | None) -> tuple[str, ...]:
+    """Names, commas between; all unless given."""
+    if text is None:
+        return tuple(SCHEMA.names)
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in SCHEMA.names:
+            raise OptionError(f"option '{COLUMNS}': '{name}' is unknown; {did_you_mean(name, SCHEMA.names)}")
+    return names

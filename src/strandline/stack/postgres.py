@@ -106,7 +106,16 @@ class Postgres:
         self._password = self._own_password(user)
         if not self._data.exists():
             self._initialise(programs, user, cancelled)
-        retry_when_taken(lambda: self._start_on_a_fresh_port(programs, user, cancelled))
+        retry_when_taken(lambda: self._start_on(self._choose_port(), programs, user, cancelled))
+
+    def restart(self, cancelled: Event, *, crash: bool = False) -> None:
+        """Stop and start at the same address: with a word to its clients, or as if it had crashed."""
+        if self._server is None:
+            raise StackError("postgres was never started")
+        user = server_user(self._data)
+        programs = bundle(self.major) if user is None else _readable_bundle(self.major, user, cancelled)
+        self._server.stop(signal.SIGQUIT if crash else signal.SIGINT, STOP_GRACE)
+        self._start_on(self._port, programs, user, cancelled)
 
     def _own_password(self, user: User | None) -> str:
         if not self._password_file.exists():
@@ -134,8 +143,8 @@ class Postgres:
         tool.wait_for_exit(START_TIMEOUT, cancelled)
         fresh.rename(self._data)
 
-    def _start_on_a_fresh_port(self, programs: Path, user: User | None, cancelled: Event) -> None:
-        self._port = self._choose_port()
+    def _start_on(self, port: int, programs: Path, user: User | None, cancelled: Event) -> None:
+        self._port = port
         settings = {
             "listen_addresses": LOOPBACK,
             "port": self._port,

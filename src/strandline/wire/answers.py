@@ -1,5 +1,6 @@
 """A response as it is kept: its head whole, its body up to a bound, of the rest the length and a hash."""
 
+from collections.abc import Callable
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -41,11 +42,21 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
         return self.digest is not None
 
 
+Count = Callable[[int], bool]
+"""Told of bytes that are held, or no longer; says whether there is room for more."""
+
+
 class Gathering:
-    """Puts responses together, one after another, each to a request of the given method."""
+    """Puts responses together, one after another, each to a request of the given method.
+
+    What is held of one that comes in several pieces is told to `count`, until it is dropped or the next begins. While
+    there is no room, no more is kept.
+    """
 
     __slots__ = (
         "_began",
+        "_count",
+        "_counted",
         "_ended",
         "_framer",
         "_hash",
@@ -57,19 +68,26 @@ class Gathering:
         "is_http",
     )
 
-    def __init__(self, method: bytes = b"GET", keep: int = KEEP) -> None:
+    def __init__(self, method: bytes = b"GET", keep: int = KEEP, count: Count | None = None) -> None:
         self._framer = ResponseFramer()
-        self._begin()
+        self._count = count
+        self._counted = 0
+        self._began = self._ended = Nanos(0)
+        self.drop()
         self.expect(method, keep)
 
     def expect(self, method: bytes, keep: int = KEEP) -> None:
         """What comes next is the response to a request of this method; so much of its body is kept."""
         if self.has_begun:
-            self._begin()
+            self.drop()
         self._framer.method = method
         self._keep = keep
 
-    def _begin(self) -> None:
+    def drop(self) -> None:
+        """Let go of what is held."""
+        if self._counted and self._count is not None:
+            self._count(-self._counted)
+            self._counted = 0
         self._framer.next()
         self.has_begun = False
         """Whether any byte has come, interim responses included."""
@@ -79,7 +97,6 @@ class Gathering:
         self._kept = b""
         self._length = 0
         self._hash: _Hash | None = None
-        self._began = self._ended = Nanos(0)
 
     @property
     def is_opaque(self) -> bool:
@@ -103,9 +120,19 @@ class Gathering:
                 if body_at < stop and framer.head:
                     self._add(data[body_at:stop])
                 self.complete = framer.complete
+                if not self.complete:
+                    self._tell()
                 return stop
         self._add(data[start:])
+        self._tell()
         return len(data)
+
+    def _tell(self) -> None:
+        more = len(self._kept) - self._counted
+        if more and self._count is not None:
+            self._counted += more
+            if not self._count(more):
+                self._keep = self._counted
 
     def _add(self, part: bytes) -> None:
         self._length += len(part)
@@ -129,7 +156,7 @@ class Gathering:
             self._kept,
             self._length,
             self._hash.hexdigest() if self._hash else None,
-            is_http and framer.end(),
+            is_http and (framer.complete or framer.end()),
             self._began,
             self._ended,
         )

@@ -40,11 +40,13 @@ class Table:
     """Rows of one relation to events."""
 
     __slots__ = (
-        "_converters", "_form", "_identity", "_json", "_key", "_labels", "_layout", "_names", "_split", "relation",
+        "_converters", "_form", "_identity", "_json", "_key", "_labels", "_layout", "_name", "_names", "_schema",
+        "_split", "relation",
     )  # fmt: skip
 
     def __init__(self, relation: Relation, types: Mapping[int, Type], chosen: EventFormat) -> None:
         self.relation = relation
+        self._schema, self._name = relation.schema, relation.name
         self._form = form = form_of(chosen, relation.schema, relation.name)
         self._split = chosen.split_key_changes
         self._key = KeyRule(relation, chosen.key_template, chosen.full_keys)
@@ -60,11 +62,10 @@ class Table:
         if self._json:
             return self._made(op, stamp, ordinal, None, row)
         try:
-            event = self._form.row(op.encode(), stamp, ordinal, None, self._whole(row))
+            event = self._form.inserted(op, stamp, ordinal, self._whole(row))
         except _NotSent:
             return self._made(op, stamp, ordinal, None, row)
-        relation = self.relation
-        return Event(ordinal, op, relation.schema, relation.name, self._key.of(row), event)
+        return Event(ordinal, op, self._schema, self._name, self._key.of(row), event)
 
     def updated(self, change: Update, stamp: Stamp, ordinal: int) -> Sequence[Event]:
         """The event of a changed row, or the two of a changed key."""
@@ -205,18 +206,19 @@ class Events:
         self, message: Insert | Update | Delete | Truncate | LogicalMessage, stamp: Stamp, ordinal: int
     ) -> Sequence[Event]:
         """The events of a message, the first of this ordinal and each of the next."""
-        if isinstance(message, Insert | Update | Delete) and message.relation in self._ours:
-            return ()
-        if isinstance(message, Insert):
-            return (self.table(message.relation).inserted(message.new, stamp, ordinal),)
-        if isinstance(message, Update):
-            return self.table(message.relation).updated(message, stamp, ordinal)
-        if isinstance(message, Delete):
-            return (self.table(message.relation).deleted(message, stamp, ordinal),)
+        if isinstance(message, LogicalMessage):
+            return (self._emitted(message, stamp, ordinal),)
         if isinstance(message, Truncate):
             others = (oid for oid in message.relations if oid not in self._ours)
             return [self.table(oid).truncated(message, stamp, ordinal + place) for place, oid in enumerate(others)]
-        return (self._emitted(message, stamp, ordinal),)
+        if message.relation in self._ours:
+            return ()
+        table = self.table(message.relation)
+        if isinstance(message, Insert):
+            return (table.inserted(message.new, stamp, ordinal),)
+        if isinstance(message, Update):
+            return table.updated(message, stamp, ordinal)
+        return (table.deleted(message, stamp, ordinal),)
 
     def marker(self, op: Literal["begin", "commit"], stamp: Stamp, ordinal: int) -> Event:
         """The event of a transaction's beginning or end."""

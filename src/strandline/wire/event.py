@@ -9,7 +9,7 @@
      "id": 17, "total": "9.50"}
 
 - Both `ts` are when the transaction was committed: a clock of ours would make another event of the same change when it
-  is read again.
+  is read again. Of a row that a snapshot read it is when the snapshot was taken, and `xid` is null.
 - `op` is c (insert), u, d, t (truncate), m (logical message), r (read by a snapshot), begin or commit.
 - `unchanged`, where there are any, names the columns that were not sent (TOAST), and that the new row does not have.
 - `json_null`, where there are any, names the columns of the new row that hold json's `null` and not SQL's, and
@@ -29,6 +29,7 @@ from msgspec import Struct
 from strandline.wire.pgoutput import lsn_text
 from strandline.wire.pgtext import string
 
+NEW_ROWS: Final = ("c", "r")
 UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -73,6 +74,8 @@ class Envelope:
     def __init__(self, database: str, schema: str, table: str) -> None:
         place = b'"schema":%b,"table":%b,' % (quoted(schema), quoted(table)) if table else b""
         self._source = b',"source":{"db":%b,%b' % (quoted(database), place)
+        inserted = b'{"op":"%b","before":null,"after":{%%b}%b%%b%%d%%b'
+        self._inserted = {op: inserted % (op.encode(), self._source.replace(b"%", b"%%")) for op in NEW_ROWS}
 
     @staticmethod
     def stamp(lsn: int, xid: int | None, committed: int | None) -> Stamp:
@@ -112,6 +115,10 @@ class Envelope:
             ordinal,
             stamp.tail,
         )
+
+    def inserted(self, op: str, stamp: Stamp, ordinal: int, after: bytes) -> bytes:
+        """The event of a new row, which most are: what all of them share is laid out beforehand."""
+        return self._inserted[op] % (after, stamp.head, ordinal, stamp.tail)
 
     def other(self, op: bytes, stamp: Stamp, ordinal: int, notes: bytes = b"") -> bytes:
         """The event of anything else."""
@@ -159,6 +166,10 @@ class Flat:
             notes += b',"__before":{%b}' % before
         members = b"," + after if after else b""
         return b'{"__op":"%b",%b%b%d%b%b}' % (op, self._source, stamp.head, ordinal, notes, members)
+
+    def inserted(self, op: str, stamp: Stamp, ordinal: int, after: bytes) -> bytes:
+        """The event of a new row."""
+        return self.row(op.encode(), stamp, ordinal, None, after)
 
     def other(self, op: bytes, stamp: Stamp, ordinal: int, notes: bytes = b"") -> bytes:
         """The event of anything else."""

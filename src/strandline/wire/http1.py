@@ -49,26 +49,37 @@ _HEAD, _LENGTH, _CHUNK_SIZE, _CHUNK, _CHUNK_END, _TRAILER, _UNTIL_CLOSE, _DONE =
 class _Framer:
     """What requests and responses have in common: a head, then a body whose end the head tells."""
 
-    __slots__ = ("_at", "_left", "_line", "body_at", "body_length", "head", "opaque")
+    __slots__ = (
+        "_at",
+        "_left",
+        "_line",
+        "body_at",
+        "body_length",
+        "complete",
+        "head",
+        "interim",
+        "method",
+        "opaque",
+        "status",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, method: bytes = b"") -> None:
         self.opaque = False
-        self.next()
+        self.next(method)
 
-    def next(self) -> None:
-        """Begin the next message."""
+    def next(self, method: bytes = b"") -> None:
+        """Begin the next message; a response is one to a request of this method."""
         self._at = _UNTIL_CLOSE if self.opaque else _HEAD
         self._line = b""
         self._left = 0
+        self.complete = False
+        """Whether the message has ended."""
         self.head = b""
         self.body_length = 0
         self.body_at = 0
         """Where in the bytes last fed the body begins or goes on."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether the message has ended."""
-        return self._at is _DONE
+        self.method = method
+        self.status = self.interim = 0
 
     @property
     def has_begun(self) -> bool:
@@ -83,9 +94,24 @@ class _Framer:
     def feed(self, data: bytes, start: int = 0) -> int:
         """Take bytes; up to where they belong to this message."""
         end = len(data)
+        if self._at is _HEAD and not self._line and start < end and data[start] not in CR_LF:
+            # Nearly every head lies in one piece, and most bodies with it.
+            found = END_OF_HEAD.search(data, start)
+            if found is not None and (stop := found.end()) - start <= MAX_HEAD:
+                self.head = head = data[start:stop]
+                self._begin_body(head)
+                start = stop
+                if self._at is _LENGTH and self._left <= end - start:
+                    self.body_at = start
+                    self.body_length = self._left
+                    self._at = _DONE
+                    self.complete = True
+                    return start + self._left
         self.body_at = start
-        while start < end and self._at is not _DONE:
+        while start < end:
             at = self._at
+            if at is _DONE:
+                break
             if at is _HEAD:
                 self.body_at = start = self._read_head(data, start)
             elif at is _LENGTH or at is _CHUNK:
@@ -101,13 +127,15 @@ class _Framer:
                 start = end
             else:
                 start = self._read_line(data, start)
+        self.complete = self._at is _DONE
         return start
 
     def end(self) -> bool:
         """No more bytes will come. Whether the message is complete by that, or was."""
         if self._at is _UNTIL_CLOSE:
             self._at = _DONE
-        return self._at is _DONE
+            self.complete = True
+        return self.complete
 
     def _read_head(self, data: bytes, start: int) -> int:
         if self._line:
@@ -200,11 +228,7 @@ class _Framer:
 class RequestFramer(_Framer):
     """Requests, one after another."""
 
-    __slots__ = ("method",)
-
-    def next(self) -> None:
-        _Framer.next(self)
-        self.method = b""
+    __slots__ = ()
 
     def _check_beginning(self, begun: bytes) -> None:
         if b"\n" in begun and REQUEST_LINE.match(begun) is None:
@@ -227,16 +251,7 @@ class RequestFramer(_Framer):
 class ResponseFramer(_Framer):
     """Responses, one after another, each to a request of the given method. Interim ones (1xx) are passed over."""
 
-    __slots__ = ("interim", "method", "status")
-
-    def __init__(self, method: bytes = b"GET") -> None:
-        super().__init__()
-        self.method = method
-
-    def next(self, method: bytes = b"GET") -> None:
-        _Framer.next(self)
-        self.method = method
-        self.status = self.interim = 0
+    __slots__ = ()
 
     def _check_beginning(self, begun: bytes) -> None:
         if not begun.startswith(b"HTTP/1."[: len(begun)]) or (b"\n" in begun and STATUS_LINE.match(begun) is None):
@@ -247,7 +262,7 @@ class ResponseFramer(_Framer):
         if line is None:
             raise FramingError("no HTTP/1 status line")
         status = int(line[1])
-        if 100 <= status < 200 and status != 101:
+        if status < 200 and status != 101:
             self.interim += 1
             self.head = b""
             return

@@ -1,6 +1,7 @@
 """The name of a transaction: where in the log it began, the same after a restart, so that a target can drop repeats."""
 
 HEADER = "X-Strandline-Request"
+LINE = HEADER.encode() + b": %d-%d.%d"
 
 
 def request_id(partition: int, offset: int, ordinal: int) -> str:
@@ -10,4 +11,4 @@ def request_id(partition: int, offset: int, ordinal: int) -> str:
 
 def marker(partition: int, offset: int, ordinal: int) -> bytes:
     """The header line that tells the target the name, without its line end."""
-    return f"{HEADER}: {request_id(partition, offset, ordinal)}".encode()
+    return LINE % (partition, offset, ordinal)

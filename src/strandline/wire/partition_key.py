@@ -2,7 +2,8 @@
 
 - By default it is `schema.table/key`, of the columns of the replica identity (the primary key, or the index chosen for
   it) as Postgres prints them: `public.orders/17`, `public.lines/17,3`. Different rows have different keys.
-- With replica identity FULL Postgres does not say which columns are the primary key: the caller may (`full_keys`).
+- With replica identity FULL Postgres does not say which columns are the primary key: the caller
+  does (`full_keys`), as it is when reading begins.
 - Where there are no such columns (nobody said, replica identity NOTHING, no primary key, or a column that was said is
   no longer there) it is `schema.table`: the order of the whole table, one record after the other. A hash of the row
   would scatter a row's changes.

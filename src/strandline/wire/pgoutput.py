@@ -263,14 +263,16 @@ def _delete(frame: bytes, at: int, xid: int | None) -> tuple[Delete, int]:
 
 def _row(frame: bytes, at: int) -> tuple[Row, int]:
     row: Row = []
+    add = row.append
     (count,) = _SHORT(frame, at)
     at += 2
     for _ in range(count):
         kind = frame[at]
         if kind == _TEXT:
             start = at + 5
-            at = start + _INT(frame, at + 1)[0]
-            row.append(frame[start:at])
+            (size,) = _INT(frame, at + 1)
+            at = start + size
+            add(frame[start:at])
         elif kind == _NULL:
             at += 1
             row.append(None)

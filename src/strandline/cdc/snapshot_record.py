@@ -1,0 +1,186 @@
+"""How far a snapshot has come, kept in Postgres beside the lease: which tables are finished, for whoever leads next.
+
+Only the leadership that took it over last writes to it.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from strandline.cdc.session import Session, parse_lsn
+from strandline.errors import CannotReplicate, NotLeading, PostgresRefused
+from strandline.units import Nanos
+from strandline.wire.pgoutput import lsn_text
+
+PREPARE: Final = (
+    "create schema if not exists strandline",
+    """create table if not exists strandline.snapshot (
+        slot text primary key, leadership bigint not null, start pg_lsn, begun timestamptz not null,
+        finished timestamptz)""",
+    """create table if not exists strandline.snapshot_table (
+        slot text references strandline.snapshot on delete cascade, schema_name text, table_name text,
+        point pg_lsn not null, rows bigint not null, chunks int not null, chunks_done int not null,
+        primary key (slot, schema_name, table_name))""",
+)
+MADE_ALREADY: Final = {"23505", "42P06", "42P07", "42710"}
+MISSING: Final = {"42P01", "3F000"}
+WANT: Final = """
+    insert into strandline.snapshot values ($1, $2::bigint, null, clock_timestamp(), null)
+    on conflict (slot) do update set leadership = excluded.leadership, start = null, begun = excluded.begun,
+        finished = null returning slot"""
+FORGET: Final = "delete from strandline.snapshot_table where slot = $1"
+TAKE_OVER: Final = """
+    update strandline.snapshot set leadership = $2::bigint, start = coalesce(start, $3::pg_lsn)
+    where slot = $1 returning start"""
+START: Final = """
+    update strandline.snapshot set start = $3::pg_lsn where slot = $1 and leadership = $2::bigint returning slot"""
+FINISH: Final = """
+    update strandline.snapshot set finished = clock_timestamp() where slot = $1 and leadership = $2::bigint
+    returning slot"""
+# An empty table is finished from the start. What is finished stays as it is.
+BEGIN_TABLE: Final = """
+    insert into strandline.snapshot_table
+    select $1, $3, $4, $5::pg_lsn, 0, $6::int, 0 from strandline.snapshot where slot = $1 and leadership = $2::bigint
+    on conflict (slot, schema_name, table_name) do update set point = excluded.point, rows = 0,
+        chunks = excluded.chunks, chunks_done = 0
+    returning slot"""
+ADD: Final = """
+    update strandline.snapshot_table t set rows = t.rows + $5::bigint, chunks_done = t.chunks_done + $6::int
+    from strandline.snapshot s where s.slot = $1 and s.leadership = $2::bigint and t.slot = s.slot
+        and schema_name = $3 and table_name = $4 returning t.slot"""
+READ: Final = """
+    select start, (extract(epoch from begun) * 1000000)::bigint, (extract(epoch from finished) * 1000000)::bigint
+    from strandline.snapshot where slot = $1"""
+READ_TABLES: Final = """
+    select schema_name, table_name, point, rows, chunks, chunks_done from strandline.snapshot_table
+    where slot = $1 order by 1, 2"""
+
+
+class TableState(Struct, frozen=True, kw_only=True):
+    """How far a table is."""
+
+    schema: str
+    name: str
+    point: int
+    """The LSN of the snapshot that it is read under."""
+    rows: int
+    chunks: int
+    chunks_done: int
+
+    @property
+    def finished(self) -> bool:
+        """Whether all its rows are delivered."""
+        return self.chunks_done == self.chunks
+
+
+class SnapshotState(Struct, frozen=True, kw_only=True):
+    """How far a snapshot is."""
+
+    start: int | None
+    """Where the slot began; None while it may not yet be made."""
+    begun: Nanos
+    finished: Nanos | None
+    tables: list[TableState]
+
+    def __str__(self) -> str:
+        rows = sum(table.rows for table in self.tables)
+        done, chunks = (sum(getattr(table, name) for table in self.tables) for name in ("chunks_done", "chunks"))
+        tables = f"{sum(table.finished for table in self.tables)} of {len(self.tables)} tables"
+        return f"{tables}, {done:,} of {chunks:,} chunks, {rows:,} rows"
+
+
+def snapshot_state(session: Session, slot: str) -> SnapshotState | None:
+    """How far the snapshot of a slot is; None where none was ever due."""
+    try:
+        rows = session.query(READ, slot)
+        tables = session.query(READ_TABLES, slot)
+    except PostgresRefused as error:
+        if error.code not in MISSING:
+            raise
+        return None
+    if not rows:
+        return None
+    start, begun, finished = rows[0]
+    return SnapshotState(
+        start=None if start is None else parse_lsn(start),
+        begun=Nanos(int(begun or 0) * 1_000),
+        finished=None if finished is None else Nanos(int(finished) * 1_000),
+        tables=[
+            TableState(
+                schema=schema or "",
+                name=name or "",
+                point=parse_lsn(point or ""),
+                rows=int(count or 0),
+                chunks=int(chunks or 0),
+                chunks_done=int(done or 0),
+            )
+            for schema, name, point, count, chunks, done in tables
+        ],
+    )
+
+
+class SnapshotRecord:
+    """What one leadership writes. Every word is a session of its own: there are few."""
+
+    def __init__(self, dsn: str, slot: str, leadership: int) -> None:
+        self._dsn = dsn
+        self.slot = slot
+        self.leadership = leadership
+
+    def state(self) -> SnapshotState | None:
+        """How far it is."""
+        with Session(self._dsn) as session:
+            return snapshot_state(session, self.slot)
+
+    def want(self) -> None:
+        """A snapshot is due, of every table. To be said before the slot is made."""
+        with Session(self._dsn) as session:
+            create_snapshot_tables(session)
+            session.query(FORGET, self.slot)
+            self._written(session.query(WANT, self.slot, self.leadership))
+
+    def start(self, point: int) -> None:
+        """The slot is made, and begins here."""
+        with Session(self._dsn) as session:
+            self._written(session.query(START, self.slot, self.leadership, lsn_text(point)))
+
+    def take_over(self, confirmed: int) -> int:
+        """Go on with a snapshot that another has left; where the slot began, of which nothing was acknowledged."""
+        with Session(self._dsn) as session:
+            rows = session.query(TAKE_OVER, self.slot, self.leadership, lsn_text(confirmed))
+        self._written(rows)
+        return parse_lsn(rows[0][0] or "")
+
+    def begin_tables(self, point: int, chunks: Sequence[tuple[tuple[str, str], int]]) -> None:
+        """These tables are read under a snapshot, from the beginning, in so many chunks each."""
+        with Session(self._dsn) as session:
+            for name, count in chunks:
+                self._written(session.query(BEGIN_TABLE, self.slot, self.leadership, *name, lsn_text(point), count))
+
+    def add(self, name: tuple[str, str], *, rows: int, chunks: int) -> None:
+        """So much more of a table is delivered."""
+        with Session(self._dsn) as session:
+            self._written(session.query(ADD, self.slot, self.leadership, *name, rows, chunks))
+
+    def finish(self) -> None:
+        """All is delivered: changes may follow."""
+        with Session(self._dsn) as session:
+            self._written(session.query(FINISH, self.slot, self.leadership))
+
+    def _written(self, rows: Sequence[object]) -> None:
+        if not rows:
+            raise NotLeading(self.slot, "another has taken its snapshot over")
+
+
+def create_snapshot_tables(session: Session) -> None:
+    """Make the tables, where they are missing."""
+    for statement in PREPARE:
+        try:
+            session.query(statement)
+        except PostgresRefused as error:
+            if error.code not in MADE_ALREADY:
+                raise CannotReplicate(
+                    f"the tables of snapshots cannot be created: {error.problem}",
+                    "have it done by a role that may (GRANT CREATE ON SCHEMA strandline), or set snapshot: never",
+                ) from None

@@ -1,0 +1,286 @@
+"""Reading a snapshot of real tables: which rows, as which events, under which ids, and when it has to begin anew."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from strandline.cdc.acknowledged import create_acknowledged_table
+from strandline.cdc.assembly import Assembly, Offset
+from strandline.cdc.chunk import read_chunk
+from strandline.cdc.config import CdcConfig, KinesisSection, PostgresSection
+from strandline.cdc.lease import acquire, create_lease_table
+from strandline.cdc.published import Chunk, chunks
+from strandline.cdc.session import Session
+from strandline.cdc.slot import create_slot, heartbeat, look
+from strandline.cdc.snapshot import HeldSnapshot, make_slot, take_again
+from strandline.cdc.snapshot_record import SnapshotRecord, snapshot_state
+from strandline.cli.cdc import take_slot
+from strandline.config import Secret
+from strandline.errors import CannotReplicate, ChangesLost, NotLeading, PostgresError, PublishingEnded
+from strandline.wire.change import Events
+from strandline.wire.event import EventFormat
+from tests.cdc.support import Place
+from tests.support import TIMEOUT
+
+FORMAT = EventFormat(database="shop")
+TYPES = (
+    "create type mood as enum ('sad', 'happy')",
+    "create domain positive as int check (value > 0)",
+    "create domain more as positive",
+    "create type pair as (a int, b text)",
+    """create table kinds (id bigint primary key, gone int, small smallint, yes boolean, r real, d double precision,
+        n numeric, t text, c char(4), v varchar(9), b bytea, day date, at timestamp, tz timestamptz, j json, jb jsonb,
+        u uuid, m mood, p positive, q more, i interval, nums int[], texts text[], jsons jsonb[], moods mood[], pr pair,
+        twice bigint generated always as (id * 2) stored, "odd ""name" text)""",
+    "alter table kinds drop column gone",
+    "alter table kinds add column late text default 'later'",
+)
+ROWS = r"""
+    insert into kinds (id, small, yes, r, d, n, t, c, v, b, day, at, tz, j, jb, u, m, p, q, i, nums, texts, jsons,
+        moods, pr, "odd ""name") values
+    (1, 1, true, 1.5, 'NaN', 'Infinity', E'tab\there, \\ back, line\nfeed\r\v\f\b, \\N, ü', 'ab', '', '\x00ff09',
+        '2026-11-16', '2026-11-16 09:17:43.5', '2026-11-16 09:17:43.5+02', '{"a": null}', '[1.0, "x\ty"]',
+        '0e37df36-f698-11e6-8dd4-cb9ced3df976', 'happy', 7, 8, '1 day 02:00', '{{1,null},{2,3}}',
+        E'{a,"b\\tc","d,e",null}',
+        array['null'::jsonb, '{}'], '{sad,happy}', '(1,"x y")', E'\\N'),
+    (2, null, null, null, '-Infinity', 'NaN', null, null, null, null, 'infinity', '-infinity', '0044-03-15 BC', 'null',
+        'null', null, null, null, null, null, '{}', '[0:1]={a,b}', '{}', '{}', '(,)', '')"""
+
+
+@contextmanager
+def held(place: Place, name: str = "") -> Iterator[HeldSnapshot]:
+    with (
+        create_slot(place.dsn, name or f"{place.slot}_read", temporary=True) as made,
+        HeldSnapshot(place.dsn, made) as it,
+    ):
+        yield it
+
+
+def parts(place: Place, snapshot: HeldSnapshot, most: int = 1) -> list[Chunk]:
+    return chunks(snapshot.tables(place.publication), most)
+
+
+def read(place: Place, snapshot: HeldSnapshot, chunk: Chunk) -> list[dict[str, Any]]:
+    batches = read_chunk(place.dsn, snapshot.view, chunk, FORMAT)
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def read_all(place: Place, snapshot: HeldSnapshot, most: int = 1) -> list[dict[str, Any]]:
+    return [row for chunk in parts(place, snapshot, most) for row in read(place, snapshot, chunk)]
+
+
+def streamed(place: Place) -> list[dict[str, Any]]:
+    """The events of the slot up to now."""
+    with Session(place.dsn) as session:
+        end = heartbeat(session, beyond=0) or 0
+    reader = Assembly(Events(FORMAT), Offset())
+    found = []
+    with place.replication() as replication:
+        replication.start(0)
+        while reader.reached.end < end:
+            reader.feed(replication.take(0.5))
+            while (batch := reader.batch()) is not None:
+                found += [json.loads(event.event) | {"key": event.partition_key}
+                          for part in batch.parts for event in part.events]  # fmt: skip
+    return found
+
+
+def test_a_row_is_the_same_event_whether_a_snapshot_reads_it_or_the_stream(either: Place) -> None:
+    either.prepare(*TYPES)
+    either.sql(ROWS)
+    with held(either) as snapshot:
+        rows = read_all(either, snapshot)
+        assert {row["lsn"] for row in rows} == {snapshot.view.point}
+    events = [json.loads(row["event"]) | {"key": row["partition_key"]} for row in rows]
+    changes = streamed(either)
+    assert len(events) == len(changes) == 2
+    for event, change in zip(events, changes, strict=True):
+        assert (event["op"], change["op"]) == ("r", "c")
+        assert event["source"]["xid"] is None
+        for own in ("op", "ts", "source"):
+            del event[own], change[own]
+        assert event == change
+
+
+def test_what_is_published_is_read_and_nothing_else(either: Place) -> None:
+    either.sql(
+        "create table whole (id int primary key, a text)",
+        "create table part (id int primary key, a text, secret text)",
+        "create table root (id int, day date, primary key (id, day)) partition by range (day)",
+        "create table leaf_a partition of root for values from ('2026-01-01') to ('2026-02-01')",
+        "create table leaf_b (day date not null, gone int, id int not null)",
+        "alter table leaf_b drop column gone",
+        "alter table root attach partition leaf_b for values from ('2026-02-01') to ('2026-03-01')",
+        "create table others (id int primary key)",
+        "create table identity_of_all (id int, a text)",
+        "alter table identity_of_all replica identity full",
+        "insert into whole select n, 'x' from generate_series(1, 500) n",
+        "insert into part select n, 'x', 'secret' from generate_series(1, 10) n",
+        "insert into root select n, '2026-01-05' from generate_series(1, 3) n",
+        "insert into root select n, '2026-02-05' from generate_series(4, 5) n",
+        "insert into others values (1)",
+        "insert into identity_of_all values (1, 'x'), (1, 'x')",
+    )
+    published = (
+        "table whole, part (id, a) where (id > 7), root, identity_of_all with (publish_via_partition_root = true)"
+    )
+    either.prepare(published=published)
+    with held(either) as snapshot:
+        rows = read_all(either, snapshot)
+    counts = {table: len(list(group)) for table, group in itertools.groupby(row["table"] for row in rows)}
+    assert counts == {"identity_of_all": 2, "part": 3, "root": 5, "whole": 500}
+    after = {row["partition_key"]: json.loads(row["event"])["after"] for row in rows}
+    assert after["public.part/9"] == {"id": 9, "a": "x"}
+    assert after["public.root/4,2026-02-05"] == {"id": 4, "day": "2026-02-05"}
+    assert after["public.identity_of_all"] == {"id": 1, "a": "x"}
+    ids = [(row["lsn"], row["ordinal"]) for row in rows]
+    assert ids == sorted(set(ids))
+    assert ids[-1][1] < 0
+
+
+def test_a_chunk_is_the_same_on_every_reading_whatever_is_written_meanwhile(either: Place) -> None:
+    either.prepare("create table t (id int primary key, v int) with (autovacuum_enabled = off)")
+    either.sql("insert into t select n, 0 from generate_series(1, 1000) n", "delete from t where id % 3 = 0")
+    with held(either) as snapshot:
+        planned = parts(either, snapshot)
+        assert len(planned) > 3
+        first = [read(either, snapshot, chunk) for chunk in planned]
+        either.sql("update t set v = 1", "delete from t where id % 2 = 0", "vacuum t")
+        either.sql("insert into t select n, 9 from generate_series(2000, 4000) n")
+        assert [read(either, snapshot, chunk) for chunk in planned] == first
+    rows = [json.loads(row["event"])["after"] for chunk in first for row in chunk]
+    assert rows == [{"id": n, "v": 0} for n in range(1, 1001) if n % 3]
+
+
+@pytest.mark.parametrize("rewrite", ["vacuum full t", "truncate t", "alter table t alter v type bigint"])
+def test_a_table_that_is_rewritten_meanwhile_is_not_read_as_if_it_were_not(place: Place, rewrite: str) -> None:
+    place.prepare("create table t (id int primary key, v int)")
+    place.sql("insert into t select n, 0 from generate_series(1, 1000) n")
+    with held(place) as snapshot:
+        first, *_, last = parts(place, snapshot)
+        assert read(place, snapshot, first)
+        place.sql(rewrite)
+        with pytest.raises(PublishingEnded, match='"t" was rewritten while it was read'):
+            read(place, snapshot, last)
+
+
+def test_a_snapshot_ends_with_whoever_holds_it(place: Place) -> None:
+    place.prepare("create table t (id int primary key)")
+    place.sql("insert into t values (1)")
+    with held(place) as snapshot:
+        (chunk,) = parts(place, snapshot)
+    with pytest.raises(PublishingEnded, match="the snapshot is gone with whoever held it"):
+        read(place, snapshot, chunk)
+
+
+def test_rows_that_may_not_be_read_are_told_in_one_line_and_never_passed_over(place: Place) -> None:
+    place.prepare("create table t (id int primary key)", "create table u (id int primary key)")
+    role = place.role("reader", "replication")
+    place.sql(f"insert into t values (1); insert into u values (1); grant select on u to {role}")
+    place.sql("alter table u enable row level security")
+    with held(place) as snapshot:
+        of_t, of_u = parts(place, snapshot)
+        for chunk, advice in ((of_t, 'GRANT SELECT ON "public"."t"'), (of_u, "BYPASSRLS")):
+            with pytest.raises(CannotReplicate, match=advice) as error:
+                list(read_chunk(place.dsn_of(role), snapshot.view, chunk, FORMAT))
+            assert "\n" not in str(error.value)
+
+
+def test_the_next_leader_reads_what_is_not_finished_and_keeps_the_slot(either: Place) -> None:
+    either.sql("create table a (id int primary key)", "create table b (id int primary key)")
+    either.sql("insert into a values (1)", "insert into b values (1)", "create publication changes for table a, b")
+    record = SnapshotRecord(either.dsn, either.slot, 1)
+    with make_slot(either.dsn, record) as first:
+        assert first.view.point == either.confirmed()
+        record.begin_tables(first.view.point, [(("public", "a"), 1), (("public", "b"), 1)])
+        record.add(("public", "a"), rows=1, chunks=1)
+    either.sql("insert into b values (2)")
+    state = record.state()
+    assert state is not None
+    assert str(state) == "1 of 2 tables, 1 of 2 chunks, 1 rows"
+    with Session(either.dsn) as session:
+        slot = look(session, either.slot)
+    assert slot is not None
+    second = SnapshotRecord(either.dsn, either.slot, 2)
+    with take_again(either.dsn, second, slot) as again:
+        assert again.view.point > first.view.point == either.confirmed()
+        _, of_b = parts(either, again)
+        assert [json.loads(row["event"])["after"]["id"] for row in read(either, again, of_b)] == [1, 2]
+        # The one before has no say any more.
+        with pytest.raises(NotLeading):
+            record.add(("public", "b"), rows=1, chunks=1)
+        second.begin_tables(again.view.point, [(("public", "b"), 1)])
+        second.add(("public", "b"), rows=2, chunks=1)
+        second.finish()
+    state = second.state()
+    assert state is not None
+    assert [(table.name, table.point, table.finished) for table in state.tables] == [
+        ("a", first.view.point, True),
+        ("b", again.view.point, True),
+    ]
+    assert state.finished is not None
+    assert [event["after"]["id"] for event in streamed(either)] == [2]
+
+
+def test_that_a_snapshot_is_due_is_known_before_the_slot_is_made(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.sql("create table a (id int primary key)", "create publication changes for table a")
+
+    def killed(*_: object) -> None:
+        raise PostgresError("killed")
+
+    monkeypatch.setattr("strandline.cdc.snapshot.create_slot", killed)
+    with pytest.raises(PostgresError, match="killed"):
+        make_slot(place.dsn, SnapshotRecord(place.dsn, place.slot, 1))
+    with Session(place.dsn) as session:
+        state = snapshot_state(session, place.slot)
+    assert state is not None
+    assert (state.start, state.finished) == (None, None)
+
+
+def test_a_slot_that_has_moved_on_before_its_snapshot_was_finished_is_a_loss(place: Place) -> None:
+    place.sql("create table a (id int primary key)", "create publication changes for table a")
+    make_slot(place.dsn, SnapshotRecord(place.dsn, place.slot, 1)).close()
+    place.sql("insert into a values (1)", f"select pg_replication_slot_advance('{place.slot}', pg_current_wal_lsn())")
+    with Session(place.dsn) as session:
+        slot = look(session, place.slot)
+    assert slot is not None
+    with pytest.raises(ChangesLost, match="was acknowledged by somebody else, or the slot was made anew"):
+        take_again(place.dsn, SnapshotRecord(place.dsn, place.slot, 2), slot)
+
+
+def test_only_a_slot_that_we_make_brings_a_snapshot_and_none_where_it_is_not_wanted(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place.sql("create table a (id int primary key)", "create publication changes for table a")
+    with Session(place.dsn) as session:
+        create_lease_table(session)
+        create_acknowledged_table(session)
+    postgres = PostgresSection(dsn=Secret(place.dsn), slot=place.slot, publication="changes")
+    config = CdcConfig(postgres=postgres, kinesis=KinesisSection(stream="s"), checkpoint=str(tmp_path))
+    never = msgspec.structs.replace(config, snapshot="never")
+    leadership = acquire(place.dsn, config.lease_name, "test", wait=timedelta(seconds=TIMEOUT))
+    assert leadership is not None
+    with leadership:
+        assert take_slot(never, leadership) is None
+        # It is there now, and nothing is said of it.
+        assert take_slot(config, leadership) is None
+        place.sql(f"select pg_drop_replication_slot('{place.slot}')")
+        for _ in range(2):
+            held_now = take_slot(config, leadership)
+            assert held_now is not None
+            held_now.close()
+        assert "was lost before it was finished" in capsys.readouterr().err
+        assert take_slot(never, leadership) is None
+        assert "is left so: snapshot is 'never'" in capsys.readouterr().err
+        place.sql(f"select pg_drop_replication_slot('{place.slot}')")
+        made = take_slot(config, leadership)
+        assert made is not None
+        made.close()
+        assert "all begins anew" in capsys.readouterr().err
