@@ -38,6 +38,7 @@ def test_every_client_sees_every_record_once_in_order_or_an_exact_gap(kafka: Kaf
     outcome = tried(kafka, clients=100, seconds=15.0, rate=400, deletes=True)
     assert outcome.faults == []
     assert outcome.connects > 200
+    assert outcome.gaps
     assert outcome.seen > outcome.written
 
 

@@ -96,11 +96,11 @@ class _Log:
             raise GatewayRefused(self._trial.url, f"Kafka did not take all records: {self.failures[:1] or left}")
 
     def _delete(self) -> None:
-        """Delete some of the older records of a partition."""
+        """Delete all but the latest records of a partition, which somebody may have yet to see."""
         partition = self._random.randrange(self.partitions)
         known = self.channels[partition]
         if known:
-            up_to = self._random.randrange(max(known) + 1)
+            up_to = max(known) + 1 - self._random.randrange(20)
             asked = TopicPartition(self._trial.topic, partition, max(up_to, self.starts.get(partition, 0)))
             for future in self._admin.delete_records([asked]).values():
                 self.starts[partition] = future.result(FLUSH_S).low_watermark
