@@ -18,7 +18,9 @@ from tests.ordered.support import create_topic
 Send = Callable[[Sequence[Record]], list[Record]]
 
 
-def tried(kafka: KafkaCluster, **trial: float) -> Outcome:
+def tried(
+    kafka: KafkaCluster, *, clients: int = 12, seconds: float = 3.0, rate: int = 300, deletes: bool = False
+) -> Outcome:
     topic = f"verify-{uuid4().hex[:8]}"
     create_topic(kafka.address, topic, 3)
     outcomes = []
@@ -27,8 +29,16 @@ def tried(kafka: KafkaCluster, **trial: float) -> Outcome:
         limits = {"cold_every_s": 0.01}
         async with serving(kafka.address, [topic], recent_bytes=50_000, token_every_s=0.3, limits=limits) as gateway:
             settings = {"bootstrap.servers": kafka.address}
-            asked = Trial(url=gateway.address, kafka=settings, topic=topic, clients=12, seconds=3.0, rate=300)
-            outcomes.append(await verify(replace(asked, **trial)))
+            trial = Trial(
+                url=gateway.address,
+                kafka=settings,
+                topic=topic,
+                clients=clients,
+                seconds=seconds,
+                rate=rate,
+                deletes=deletes,
+            )
+            outcomes.append(await verify(trial))
 
     run(test)
     return outcomes[0]
