@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help venv browser demo test check format proto bench bench-capture bench-cdc bench-core bench-fleet bench-kinesis bench-ordered bench-replay bench-spark-ordered bench-stack soak clean
+.PHONY: help venv browser demo test check format proto bench bench-capture bench-cdc bench-core bench-fleet bench-gateway bench-kinesis bench-ordered bench-replay bench-spark-ordered bench-stack soak clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -34,7 +34,7 @@ format: venv ## format the code
 proto: venv ## the module of captured traffic anew, from its .proto
 	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src strandline/wire/traffic.proto
 
-bench: bench-capture bench-cdc bench-core bench-fleet bench-kinesis bench-ordered bench-replay bench-spark-ordered bench-stack ## every benchmark
+bench: bench-capture bench-cdc bench-core bench-fleet bench-gateway bench-kinesis bench-ordered bench-replay bench-spark-ordered bench-stack ## every benchmark
 
 bench-core: venv ## the frontier: speed and size
 	@$(BIN)/python -m bench.core
@@ -46,6 +46,9 @@ bench-fleet: venv ## traffic replayed by a fleet on Spark, traffic as a table, a
 	@$(BIN)/python -m bench.fleet
 	@$(BIN)/python -m bench.traffic
 	@$(BIN)/python -m bench.report
+
+bench-gateway: venv ## Kafka in the browser: deliveries by a second of CPU, resumes from memory and from Kafka
+	@$(BIN)/python -m bench.gateway
 
 bench-kinesis: venv ## the stack's Kinesis endpoint alone, beside moto
 	@$(BIN)/python -m bench.kinesis_endpoint

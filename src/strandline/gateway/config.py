@@ -92,6 +92,9 @@ class GatewayConfig(Section, frozen=True, kw_only=True):
     recent_bytes: Size = 16 << 20
     """Kept in memory of each partition."""
     history_bytes: Size = 64 << 20
+    """Kept of what was read from Kafka for replays, for the next who wants it."""
+    max_history_s: Annotated[float, Meta(gt=0)] | None = None
+    """How old records may be that are given out; all that Kafka has where it is missing."""
     token_keys: dict[str, Secret] = msgspec.field(default_factory=dict)
     """What resume tokens are signed with, by name; the first signs."""
     token_every_s: Seconds = 10.0
@@ -115,6 +118,7 @@ class Settings:
     conflate: Wanted
     recent_bytes: int = 16 << 20
     history_bytes: int = 64 << 20
+    max_history_s: float | None = None
     token_every_s: float = 10.0
     token_valid_s: float = 86_400.0
 
@@ -133,6 +137,7 @@ def settings_of(config: GatewayConfig, kafka: Mapping[str, str], listen: tuple[s
         conflate=Wanted(config.conflate),
         recent_bytes=config.recent_bytes,
         history_bytes=config.history_bytes,
+        max_history_s=config.max_history_s,
         token_every_s=config.token_every_s,
         token_valid_s=config.token_valid_s,
     )

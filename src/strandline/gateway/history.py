@@ -17,7 +17,8 @@ from strandline.wire.resume_token import Position
 if TYPE_CHECKING:
     from strandline.kafka.partition import Partition
 
-READ_BYTES = 1 << 20
+LEAST_BYTES = 64 << 10
+MOST_BYTES = 1 << 20
 READ_AT_ONCE = 4
 ISOLATION = Isolation.READ_COMMITTED
 NO_EPOCH = -1
@@ -75,8 +76,8 @@ class History:
         offset = found[feed.partition].offset
         return feed.end if offset < 0 else offset
 
-    async def read(self, feed: Feed, offset: int) -> Chunk:
-        """The chunk that an offset lies in."""
+    async def read(self, feed: Feed, offset: int, most_bytes: int) -> Chunk:
+        """The chunk that an offset lies in, of about so many bytes where it has to be read."""
         for key, chunk in reversed(self._kept.items()):
             if key[0] == feed.partition and chunk.first <= offset < chunk.end:
                 self._kept.move_to_end(key)
@@ -84,28 +85,28 @@ class History:
         key = feed.partition, offset
         task = self._coming.get(key)
         if task is None:
-            task = self._coming[key] = asyncio.create_task(self._read(feed, offset))
+            task = self._coming[key] = asyncio.create_task(self._read(feed, offset, most_bytes))
             task.add_done_callback(lambda _: self._coming.pop(key, None))
         return await asyncio.shield(task)
 
-    async def _read(self, feed: Feed, offset: int) -> Chunk:
+    async def _read(self, feed: Feed, offset: int, most_bytes: int) -> Chunk:
         async with self._slots:
-            chunk = await again(lambda: self._fetch(feed, offset), self._cluster.patience)
+            chunk = await again(lambda: self._fetch(feed, offset, most_bytes), self._cluster.patience)
         self._kept[feed.partition, offset] = chunk
         self._bytes += chunk.nbytes
         while self._bytes > self._most and len(self._kept) > 1:
             self._bytes -= self._kept.popitem(last=False)[1].nbytes
         return chunk
 
-    async def _fetch(self, feed: Feed, offset: int) -> Chunk:
+    async def _fetch(self, feed: Feed, offset: int, most_bytes: int) -> Chunk:
         partition = feed.partition
         try:
             (fetched,) = await self._cluster.fetch(
                 self._cluster.leader(partition),
                 {partition: offset},
                 ISOLATION,
-                max_bytes=READ_BYTES,
-                partition_bytes=READ_BYTES,
+                max_bytes=most_bytes,
+                partition_bytes=most_bytes,
                 max_wait=timedelta(0),
             )
             if fetched.error in MOVED:

@@ -8,7 +8,7 @@ from typing import Any
 from strandline.core.gap import Gap
 from strandline.errors import KafkaError
 from strandline.gateway.feed import Feed, Item
-from strandline.gateway.history import History
+from strandline.gateway.history import LEAST_BYTES, MOST_BYTES, History
 from strandline.gateway.limits import Limits, Turns
 from strandline.gateway.metrics import Counts
 from strandline.gateway.session import SLOW, SLOW_REASON, Behind, Refused, Replay, Session
@@ -43,6 +43,7 @@ class Replaying:
         self._counts = counts
         self._loop = asyncio.get_running_loop()
         self._page_ends = self._loop.time() + limits.page_s
+        self._read_bytes = LEAST_BYTES
         self._is_told = False
         """Whether the client knows already how it ends."""
 
@@ -109,7 +110,9 @@ class Replaying:
         if offset >= feed.recent.first:
             items, reached = feed.since(offset, AT_ONCE)
         else:
-            chunk = await self._history.read(feed, offset)
+            chunk = await self._history.read(feed, offset, self._read_bytes)
+            # Little for who wants a page, much for who wants all.
+            self._read_bytes = min(2 * self._read_bytes, MOST_BYTES)
             if self._session.behind.get(feed) is not place:
                 return
             items, reached = chunk.since(offset), chunk.end

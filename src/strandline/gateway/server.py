@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any, Self
 
 from strandline.errors import StrandlineError
+from strandline.gateway.auth import NotAllowedIn
 from strandline.gateway.config import Settings
 from strandline.gateway.connection import EXPIRED, Connection
 from strandline.gateway.history import History
@@ -14,7 +15,7 @@ from strandline.gateway.hub import Hub
 from strandline.gateway.limits import Turns
 from strandline.gateway.metrics import Counts
 from strandline.gateway.replaying import Replaying
-from strandline.gateway.session import Replay, Session
+from strandline.gateway.session import Identity, Refused, Replay, Session
 from strandline.gateway.tail import Tail
 from strandline.kafka.cluster import Cluster
 
@@ -36,7 +37,13 @@ class Gateway:
         self.origins = settings.origins
         self.hub = Hub()
         self.counts = Counts()
-        self.tail = Tail(settings.kafka, settings.namings, self.hub, recent_bytes=settings.recent_bytes)
+        self.tail = Tail(
+            settings.kafka,
+            settings.namings,
+            self.hub,
+            recent_bytes=settings.recent_bytes,
+            max_history_s=settings.max_history_s,
+        )
         self._asked = Cluster(settings.kafka)
         self._history = History(self._asked, most_bytes=settings.history_bytes)
         self._cold = Turns(settings.limits.cold_every_s)
@@ -124,6 +131,13 @@ class Gateway:
     def now(self) -> int:
         """Seconds since 1970."""
         return int(time.time())
+
+    def identify(self, token: str) -> Identity:
+        """Who a token speaks of that a client shows while it is connected."""
+        try:
+            return self.door.read(token)
+        except NotAllowedIn as error:
+            raise Refused("not_allowed", str(error)) from None
 
     def conflates(self, channel: str) -> bool:
         """Whether slow clients get the latest of a channel only."""

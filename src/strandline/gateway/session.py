@@ -15,6 +15,7 @@ from strandline.gateway.hub import Hub, gap_frame
 from strandline.gateway.limits import Limits
 from strandline.wire.asked import (
     Ack,
+    Auth,
     Going,
     Missed,
     NotUnderstood,
@@ -107,6 +108,8 @@ class Serving(Protocol):
 
     def now(self) -> int: ...
 
+    def identify(self, token: str) -> Identity: ...
+
     async def replay(self, session: "Session", replay: Replay) -> None: ...
 
     def conflates(self, channel: str) -> bool: ...
@@ -175,6 +178,8 @@ class Session:
                     if self._replay is not None:
                         self._replay.credit += more.credit
                         self._replay.more.set()
+                case Auth(data=fresh):
+                    self._show(fresh.token)
                 case Ping():
                     self.tell({"type": "pong"})
         except NotUnderstood as error:
@@ -192,7 +197,7 @@ class Session:
                 self._since.setdefault(feed, feed.end)
         self.tell({"type": "subscribed", "channels": list(channels), "positions": self._told_positions()})
 
-    def _unsubscribe(self, channels: Iterable[str]) -> None:
+    def _unsubscribe(self, channels: Sequence[str]) -> None:
         for channel in channels:
             if channel in self.wanted:
                 self.wanted.remove(channel)
@@ -241,6 +246,18 @@ class Session:
                 if number not in known or offset > known[number].offset:
                     known[number] = Position(offset, known[number].topic_id if number in known else None)
         return self._places(places)
+
+    def _show(self, token: str) -> None:
+        """Go on as the same client for longer; what a newer token does not allow is unsubscribed."""
+        identity = self._server.identify(token)
+        if identity.subject != self.identity.subject:
+            raise Refused("not_allowed", f"the token is not of {self.identity.subject}")
+        self.identity = identity
+        allowed = identity.allowed
+        gone = [] if allowed is None else [pattern for pattern in self.wanted if not allowed.covers(pattern)]
+        self.tell({"type": "authenticated", "expires": identity.expires})
+        if gone:
+            self._unsubscribe(gone)
 
     def _want(self, channels: Sequence[str]) -> None:
         allowed = self.identity.allowed

@@ -7,6 +7,7 @@ what a broker refuses for good.
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -36,12 +37,19 @@ class Tail:
     """Runs from `start` until `stop`. `trouble` says what keeps it from reading, where something does."""
 
     def __init__(
-        self, settings: Mapping[str, str], namings: Mapping[str, Naming], hub: Hub, *, recent_bytes: int
+        self,
+        settings: Mapping[str, str],
+        namings: Mapping[str, Naming],
+        hub: Hub,
+        *,
+        recent_bytes: int,
+        max_history_s: float | None = None,
     ) -> None:
         self._settings = settings
         self._namings = namings
         self._hub = hub
         self._recent_bytes = recent_bytes
+        self._max_history_s = max_history_s
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self.cluster = Cluster(settings)
         self.trouble: str | None = None
@@ -54,6 +62,7 @@ class Tail:
         ends = await self.cluster.offsets(dict.fromkeys(partitions, LATEST), ISOLATION)
         for partition in partitions:
             self._add(partition, ends[partition].offset)
+        await self._set_horizons()
         self._read_from_all()
         self._run("look", self._look())
 
@@ -158,6 +167,22 @@ class Tail:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             await self._refresh()
+            try:
+                await self._set_horizons()
+            except KafkaError as error:
+                self.trouble = str(error)
+
+    async def _set_horizons(self) -> None:
+        """Find the first offsets that are given out, where there is a bound."""
+        if self._max_history_s is None:
+            return
+        oldest = int((time.time() - self._max_history_s) * 1000)
+        found = await self.cluster.offsets(dict.fromkeys(self._hub.feeds, oldest), ISOLATION)
+        for partition, place in found.items():
+            feed = self._hub.feeds.get(partition)
+            if feed is not None:
+                # Where nothing is so new, nothing is given out but what comes.
+                feed.horizon = max(feed.horizon, feed.end if place.offset < 0 else place.offset)
 
     async def _refresh(self) -> None:
         try:

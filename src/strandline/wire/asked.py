@@ -64,6 +64,12 @@ class More(msgspec.Struct, frozen=True):
     credit: Credit
 
 
+class Fresh(msgspec.Struct, frozen=True):
+    """Another token at the door, before the one that was shown there ends."""
+
+    token: Token
+
+
 class Subscribe(_Said, frozen=True, tag="subscribe"):
     data: Channels
 
@@ -84,11 +90,15 @@ class Ack(_Said, frozen=True, tag="ack"):
     data: More
 
 
+class Auth(_Said, frozen=True, tag="auth"):
+    data: Fresh
+
+
 class Ping(_Said, frozen=True, tag="ping"):
     pass
 
 
-Said = Subscribe | Unsubscribe | Reconnect | Resume | Ack | Ping
+Said = Subscribe | Unsubscribe | Reconnect | Resume | Ack | Auth | Ping
 
 _decoder: msgspec.json.Decoder[Said] = msgspec.json.Decoder(Said)
 

@@ -1,0 +1,169 @@
+"""Who is let in, what a token allows, and how a client that asks for too much is told."""
+
+import asyncio
+import time
+from typing import Any
+from uuid import uuid4
+
+import jwt
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from strandline.stack import KafkaCluster
+from tests.gateway.support import plain, reached, run, serving, write
+from tests.ordered.support import create_topic
+
+SECRET = "a secret that is at least thirty-two long"
+JWT = {"auth": {"jwt": {"algorithms": ["HS256"], "secret": SECRET}}}
+
+
+def token(channels: list[str], *, subject: str = "me", valid_s: float = 60, key: str = SECRET) -> str:
+    claims = {"sub": subject, "channels": channels, "exp": time.time() + valid_s}
+    return jwt.encode(claims, key, algorithm="HS256")
+
+
+@pytest.fixture
+def topic(kafka: KafkaCluster) -> str:
+    name = f"gateway-{uuid4().hex[:8]}"
+    create_topic(kafka.address, name)
+    return name
+
+
+@pytest.mark.parametrize(
+    "shown",
+    ["", "nonsense", token(["a"], key="another secret that is thirty-two long"), token(["a"], valid_s=-60)],
+    ids=["none", "nonsense", "forged", "expired"],
+)
+def test_who_has_no_token_that_is_taken_stays_outside(kafka: KafkaCluster, topic: str, shown: str) -> None:
+    async def test() -> None:
+        async with serving(kafka.address, [topic], **JWT) as gateway:
+            with pytest.raises(InvalidStatus) as caught:
+                async with plain(gateway, f"?access_token={shown}" if shown else ""):
+                    pass
+            assert caught.value.response.status_code == 401
+
+    run(test)
+
+
+def test_a_token_allows_its_channels_only_live_and_replayed(kafka: KafkaCluster, topic: str) -> None:
+    async def test() -> None:
+        async with serving(kafka.address, [topic], **JWT) as gateway:
+            await asyncio.to_thread(write, kafka.address, topic, [(0, "mine.a", 1), (0, "other", 2)])
+            await reached(gateway, 2)
+            async with plain(gateway, f"?access_token={token(['mine.*'])}") as client:
+                for kind in ("subscribe", "resume"):
+                    for channel in ("other", "*", "min*"):
+                        await client.say(kind, channels=[channel], **({} if kind == "subscribe" else {"since": 0}))
+                        assert (await client.hear())["code"] == "not_allowed"
+                await client.say("resume", channels=["mine.*"], since=0)
+                heard = await client.until("resume_ack")
+                assert [message["data"] for message in heard if "offset" in message] == [1]
+
+    run(test)
+
+
+def test_a_resume_token_is_of_use_to_its_own_subject_only(kafka: KafkaCluster, topic: str) -> None:
+    async def test() -> None:
+        async with serving(kafka.address, [topic], token_every_s=0.05, **JWT) as gateway:
+            async with plain(gateway, f"?access_token={token(['a'])}") as client:
+                await client.say("subscribe", channels=["a"])
+                mine = (await client.until("token"))[-1]["token"]
+            async with plain(gateway, f"?access_token={token(['a'], subject='you')}") as other:
+                await other.say("resume", channels=["a"], token=mine)
+                assert (await other.hear())["code"] == "token_not_yours"
+
+    run(test)
+
+
+def test_a_connection_ends_with_its_token_unless_a_fresh_one_is_shown(kafka: KafkaCluster, topic: str) -> None:
+    async def test() -> None:
+        async with serving(kafka.address, [topic], **JWT) as gateway:
+            short = token(["a", "b"], valid_s=2)
+            async with (
+                plain(gateway, f"?access_token={short}") as ends,
+                plain(gateway, f"?access_token={short}") as stays,
+            ):
+                await stays.say("subscribe", channels=["a", "b"])
+                await stays.until("subscribed")
+                await stays.say("auth", token=token(["a"]))
+                assert (await stays.until("unsubscribed"))[-1]["channels"] == ["b"]
+                with pytest.raises(ConnectionClosed) as caught:
+                    await ends.until("never")
+                assert caught.value.rcvd is not None
+                assert caught.value.rcvd.code == 4001
+                await stays.say("ping")
+                assert (await stays.until("pong"))[-1] == {"type": "pong"}
+
+    run(test)
+
+
+def test_limits_are_told_and_harm_nobody_else(kafka: KafkaCluster, topic: str) -> None:
+    limits: dict[str, Any] = {
+        "subscriptions": 10,
+        "message_bytes": 2048,
+        "messages_per_s": 50,
+        "connections_per_address": 3,
+    }
+
+    async def test() -> None:
+        async with serving(kafka.address, [topic], limits=limits) as gateway, plain(gateway) as bystander:
+            await bystander.say("subscribe", channels=["a"])
+            await bystander.until("subscribed")
+            async with plain(gateway) as client:
+                await client.say("subscribe", channels=[f"c{n}" for n in range(11)])
+                assert (await client.hear())["code"] == "too_many_subscriptions"
+                with pytest.raises(ConnectionClosed) as large:
+                    await client.connection.send("x" * 10_000)
+                    await client.hear()
+                assert large.value.rcvd is not None
+                assert large.value.rcvd.code == 1009
+            async with plain(gateway) as flood:
+                with pytest.raises(ConnectionClosed) as many:
+                    for _ in range(200):
+                        await flood.say("ping")
+                    await flood.until("never")
+                assert many.value.rcvd is not None
+                assert many.value.rcvd.code == 4029
+            async with plain(gateway), plain(gateway):
+                with pytest.raises(InvalidStatus):
+                    async with plain(gateway):
+                        pass
+            await asyncio.to_thread(write, kafka.address, topic, [(0, "a", 1)])
+            assert (await bystander.records(1))[0]["data"] == 1
+
+    run(test)
+
+
+def test_replays_from_kafka_have_a_rate_and_what_is_in_memory_is_free(kafka: KafkaCluster, topic: str) -> None:
+    write(kafka.address, topic, [(0, "a", n) for n in range(5)])
+
+    async def test() -> None:
+        async with serving(kafka.address, [topic], limits={"cold_every_s": 60}) as gateway:
+            async with plain(gateway) as client:
+                await client.say("resume", channels=["a"], positions={topic: {"0": 0}}, client_id="one")
+                assert (await client.until("resume_ack"))[-1]["messages_replayed"] == 5
+            async with plain(gateway) as client:
+                await client.say("resume", channels=["a"], positions={topic: {"0": 0}}, client_id="one")
+                told = await client.hear()
+                assert told["code"] == "replay_limited"
+                assert 0 < told["retry_after"] <= 60
+            await asyncio.to_thread(write, kafka.address, topic, [(0, "a", 5)])
+            await reached(gateway, 6)
+            async with plain(gateway) as client:
+                await client.say("resume", channels=["a"], positions={topic: {"0": 5}}, client_id="one")
+                assert (await client.until("resume_ack"))[-1]["messages_replayed"] == 1
+
+    run(test)
+
+
+def test_what_is_older_than_the_horizon_is_told(kafka: KafkaCluster, topic: str) -> None:
+    write(kafka.address, topic, [(0, "a", n) for n in range(5)])
+
+    async def test() -> None:
+        async with serving(kafka.address, [topic], max_history_s=0.001) as gateway, plain(gateway) as client:
+            await client.say("resume", channels=["a"], positions={topic: {"0": 2}})
+            heard = await client.until("resume_ack")
+            assert (heard[0]["reason"], heard[0]["from"], heard[0]["to"]) == ("horizon", 2, 4)
+            assert heard[-1]["messages_replayed"] == 0
+
+    run(test)
