@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import uvloop
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench.figures import Figure, report
@@ -126,7 +126,9 @@ async def resume(url: str, topic: str, first: int, count: int) -> float:
     hello = masked(json.dumps({"type": "resume", "data": data}).encode())
     begin = time.perf_counter()
     loop = asyncio.get_running_loop()
-    _, listener = await loop.create_connection(lambda: Listener(place.netloc, hello), place.hostname, place.port)
+    _, listener = await loop.create_connection(
+        lambda: Listener(place.netloc, hello), place.hostname or "", place.port or 0
+    )
     # The answer comes behind the last.
     await asyncio.wait_for(listener.subscribed, 60)
     took = time.perf_counter() - begin
@@ -156,7 +158,9 @@ async def idle(url: str, pid: int) -> float:
     before = resident_kb(pid)
     listeners = []
     for _ in range(IDLE):
-        _, listener = await loop.create_connection(lambda: Listener(place.netloc, hello), place.hostname, place.port)
+        _, listener = await loop.create_connection(
+            lambda: Listener(place.netloc, hello), place.hostname or "", place.port or 0
+        )
         await listener.subscribed
         listeners.append(listener)
     kept = (resident_kb(pid) - before) / IDLE
@@ -209,9 +213,11 @@ def resumed(kafka: str, directory: Path) -> list[Figure]:
 
 def log_end(kafka: str, topic: str) -> int:
     """Where the topic's one partition ends."""
-    asked = TopicPartition(topic, 0)
-    found = AdminClient({"bootstrap.servers": kafka}).list_offsets({asked: OffsetSpec.latest()})
-    return int(found[asked].result(30).offset)
+    consumer = Consumer({"bootstrap.servers": kafka, "group.id": "bench"})
+    try:
+        return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)[1])
+    finally:
+        consumer.close()
 
 
 def main() -> None:

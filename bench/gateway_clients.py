@@ -115,7 +115,9 @@ async def main(url: str, count: int, channel: str, seconds: float) -> None:
     hello = masked(json.dumps({"type": "subscribe", "data": {"channels": [channel]}}).encode())
     listeners = []
     for _ in range(count):
-        _, listener = await loop.create_connection(lambda: Listener(place.netloc, hello), place.hostname, place.port)
+        _, listener = await loop.create_connection(
+            lambda: Listener(place.netloc, hello), place.hostname or "", place.port or 0
+        )
         await listener.subscribed
         listeners.append(listener)
     print("ready", flush=True)

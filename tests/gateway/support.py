@@ -5,13 +5,15 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import msgspec
 import uvloop
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from websockets.asyncio.client import ClientConnection, connect
 
+from strandline.config import load
 from strandline.gateway.config import GatewayConfig, settings_of
 from strandline.gateway.server import Gateway
 from tests.support import TIMEOUT
@@ -35,7 +37,10 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 async def serving(kafka: str, topics: Iterable[str], **config: Any) -> AsyncIterator[Gateway]:
     """A gateway on a free port."""
     sections: dict[str, dict[str, str]] = {topic: {} for topic in topics}
-    checked = msgspec.convert({**ANYONE, "topics": sections, **config}, GatewayConfig)
+    with TemporaryDirectory() as directory:
+        file = Path(directory, "gateway.yaml")
+        file.write_text(json.dumps({**ANYONE, "topics": sections, **config}))
+        checked = load(file, GatewayConfig)
     async with Gateway(settings_of(checked, {"bootstrap.servers": kafka}, ("127.0.0.1", 0), Path())) as gateway:
         yield gateway
 
@@ -47,6 +52,13 @@ def write(kafka: str, topic: str, records: Iterable[tuple[int, str, object]]) ->
         producer.produce(topic, json.dumps(value), key=key, partition=partition)
         producer.poll(0)
     assert producer.flush(TIMEOUT) == 0
+
+
+def delete(kafka: str, topic: str, up_to: int) -> None:
+    """Delete the records of partition 0 before an offset."""
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for future in admin.delete_records([TopicPartition(topic, 0, up_to)]).values():
+        future.result(TIMEOUT)
 
 
 class Plain:

@@ -3,12 +3,11 @@
 import asyncio
 from uuid import uuid4
 
-from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from strandline.gateway.client import GatewayClient, Message, Missed
 from strandline.stack import KafkaCluster
-from tests.gateway.support import plain, reached, run, serving, write
+from tests.gateway.support import delete, plain, reached, run, serving, write
 from tests.ordered.support import create_topic
 from tests.support import TIMEOUT
 
@@ -102,9 +101,7 @@ def test_what_retention_has_deleted_is_told_exactly(kafka: KafkaCluster) -> None
     topic = f"gateway-{uuid4().hex[:8]}"
     create_topic(kafka.address, topic)
     write(kafka.address, topic, [(0, "a", n) for n in range(30)])
-    admin = AdminClient({"bootstrap.servers": kafka.address})
-    for future in admin.delete_records([TopicPartition(topic, 0, 20)]).values():
-        future.result(TIMEOUT)
+    delete(kafka.address, topic, 20)
 
     async def test() -> None:
         async with serving(kafka.address, [topic]) as gateway, plain(gateway) as client:
@@ -233,9 +230,7 @@ def test_the_client_tells_its_user_what_was_missed(kafka: KafkaCluster) -> None:
             client = GatewayClient(gateway.address, ["a"])
             async with client:
                 client._place.positions = {topic: {0: 2}}
-                admin = AdminClient({"bootstrap.servers": kafka.address})
-                for future in admin.delete_records([TopicPartition(topic, 0, 6)]).values():
-                    future.result(TIMEOUT)
+                delete(kafka.address, topic, 6)
                 found = []
                 async for item in client:
                     found.append(item)

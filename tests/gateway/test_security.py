@@ -8,6 +8,7 @@ from uuid import uuid4
 import jwt
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.frames import Frame, Opcode
 
 from strandline.stack import KafkaCluster
 from tests.gateway.support import plain, reached, run, serving, write
@@ -119,8 +120,9 @@ def test_limits_are_told_and_harm_nobody_else(kafka: KafkaCluster, topic: str) -
                 assert large.value.rcvd.code == 1009
             async with plain(gateway) as flood:
                 with pytest.raises(ConnectionClosed) as many:
-                    for _ in range(200):
-                        await flood.say("ping")
+                    # Past the library, which stumbles over a close that comes between two of its own messages.
+                    ping = Frame(Opcode.TEXT, b'{"type":"ping"}').serialize(mask=True)
+                    flood.connection.transport.write(ping * 200)
                     await flood.until("never")
                 assert many.value.rcvd is not None
                 assert many.value.rcvd.code == 4029

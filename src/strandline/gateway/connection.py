@@ -15,7 +15,7 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
 from strandline.gateway.auth import NotAllowedIn
-from strandline.gateway.session import Session
+from strandline.gateway.session import Identity, Session
 from strandline.wire.asked import NotUnderstood, read
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Connection(asyncio.Protocol):
         "_alive",
         "_closing",
         "_drained",
+        "_is_admitted",
         "_parts",
         "_protocol",
         "_rate",
@@ -58,6 +59,7 @@ class Connection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._closing: asyncio.TimerHandle | None = None
         self._alive = True
+        self._is_admitted = False
         self._rate = 0
 
     # The transport's side.
@@ -67,10 +69,7 @@ class Connection(asyncio.Protocol):
         limits = self._server.limits
         self._transport.set_write_buffer_limits(high=limits.queue_bytes, low=limits.queue_bytes // 4)
         self.address = str((transport.get_extra_info("peername") or ("", 0))[0])
-        if not self._server.admit(self):
-            self._transport.write(_refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections"))
-            self._transport.close()
-            return
+        self._is_admitted = self._server.admit(self)
         self._protocol = ServerProtocol(origins=self._server.origins, max_size=limits.message_bytes, logger=quiet)
         self._closing = asyncio.get_running_loop().call_later(limits.handshake_s, self._transport.abort)
 
@@ -131,19 +130,22 @@ class Connection(asyncio.Protocol):
 
     def _greet(self, protocol: ServerProtocol, request: Request) -> None:
         response = protocol.accept(request)
-        if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+        if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS and not self._is_admitted:
+            response = protocol.reject(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections\n")
+        elif response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
             try:
                 identity = self._server.door.identify(request.path, request.headers.get("Authorization"))
             except NotAllowedIn as error:
                 response = protocol.reject(HTTPStatus.UNAUTHORIZED, f"{error}\n")
             else:
-                protocol.send_response(response)
-                if self._closing is not None:
-                    self._closing.cancel()
-                    self._closing = None
-                self.session = Session(self._server, self, identity)
-                return
+                self._begin(identity)
         protocol.send_response(response)
+
+    def _begin(self, identity: Identity) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+        self.session = Session(self._server, self, identity)
 
     def _frame(self, protocol: ServerProtocol, frame: Frame) -> None:
         if frame.opcode in {Opcode.TEXT, Opcode.CONT} and self.session is not None:
@@ -203,9 +205,3 @@ class Connection(asyncio.Protocol):
         if self.is_slow:
             self._drained = asyncio.get_running_loop().create_future()
             await self._drained
-
-
-def _refusal(status: HTTPStatus, text: str) -> bytes:
-    body = f"{text}\n".encode()
-    head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    return head.encode() + body
