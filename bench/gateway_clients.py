@@ -57,14 +57,14 @@ def _walk(data: Bytes, at: int, seq: int) -> tuple[int, int, int, int]:
     """
     size = len(data)
     while size - at >= 2:
-        length, begin = np.int64(data[at + 1]), at + 2
+        length, begin = int(data[at + 1]), at + 2
         if length >= 126:
             wide = 2 if length == 126 else 8
             if size - begin < wide:
                 break
             length = 0
             for place in range(begin, begin + wide):
-                length = length * 256 + data[place]
+                length = length * 256 + int(data[place])
             begin += wide
         end = begin + length
         if end > size:
@@ -73,7 +73,7 @@ def _walk(data: Bytes, at: int, seq: int) -> tuple[int, int, int, int]:
         is_record = data[at] == 0x81 and length > 30 and data[begin + 2] == 115 and data[begin + 4] == 113  # s, q
         for place in range(begin + 7, begin + 19):
             if is_record and data[place] != 32:
-                number = number * 10 + data[place] - 48
+                number = number * 10 + int(data[place]) - 48
         at = end
         if not is_record or number != seq or seq % 16 == 0:
             return at, seq, begin, end
