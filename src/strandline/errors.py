@@ -43,6 +43,7 @@
     ├── SpillFailed                    transactions in progress that can be kept neither in memory nor on disk
     ├── SparkEnded                     a session of Spark whose JVM is gone
     ├── PublishingEnded                a query that ended for a reason that may pass
+    ├── SnapshotLost                   a snapshot under which the rest cannot be read; another can be taken
     ├── NotLeading                     a leadership, or an attempt under it, that may not publish any more
     ├── GatewayRefused                 a gateway that will not serve what a client asks for
     ├── ScatteredCapture               a capture whose connections lie on several partitions
@@ -358,6 +359,10 @@ class PublishingEnded(StrandlineError):
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"publishing has ended: {problem}")
+
+
+class SnapshotLost(StrandlineError):
+    """A snapshot under which the rest cannot be read: a table was rewritten since, or who held it is gone."""
 
 
 class NotLeading(StrandlineError):

@@ -83,17 +83,19 @@ def test_a_mark_moves_behind_what_another_delivered_and_never_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "lsn", "other", "within"),
+    ("end", "lsn", "ordinal", "other", "within"),
     [
-        (100, 90, 100, True),  # a whole transaction
-        (100, 90, 99, False),
-        (100, 150, 120, False),  # one that was cut
-        (100, 150, 160, True),
-        (100, 100, 100, True),  # a message outside any
+        (100, 90, 3, 100, True),  # a whole transaction
+        (100, 90, 3, 99, False),
+        (100, 150, 3, 120, False),  # one that was cut
+        (100, 150, 3, 160, True),
+        (100, 100, 3, 100, False),  # one that was cut, right behind the one before it
+        (100, 100, 3, 108, True),
+        (100, 100, 0, 100, True),  # a message outside any
     ],
 )
 def test_an_epoch_counts_as_delivered_only_when_all_of_its_last_transaction_is(
-    end: int, lsn: int, other: int, within: bool
+    end: int, lsn: int, ordinal: int, other: int, within: bool
 ) -> None:
-    epoch = msgspec.structs.replace(MARK, end=end, lsn=lsn)
+    epoch = msgspec.structs.replace(MARK, end=end, lsn=lsn, ordinal=ordinal)
     assert epoch.is_within(msgspec.structs.replace(MARK, end=other, lsn=0)) is within

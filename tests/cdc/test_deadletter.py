@@ -118,3 +118,10 @@ def test_a_server_that_is_down_is_an_error_without_its_password() -> None:
     with pytest.raises(DeadLetterFailed, match="refused") as failed:
         write(PostgresTable(f"postgresql://somebody:secret@127.0.0.1:{free_port()}/none"))
     assert "secret" not in str(failed.value)
+
+
+def test_a_connection_string_that_cannot_be_read_is_an_error_without_its_password() -> None:
+    with pytest.raises(DeadLetterFailed, match="the connection string cannot be read") as failed:
+        write(PostgresTable("postgresql://somebody:sec%ret@127.0.0.1/none"))
+    assert "sec%ret" not in str(failed.value)
+    assert failed.value.__suppress_context__

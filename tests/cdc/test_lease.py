@@ -52,9 +52,9 @@ def is_free(place: Place) -> bool:
 
 
 def test_without_its_table_nobody_leads_and_is_told_why(place: Place) -> None:
-    with pytest.raises(CannotReplicate, match="have the table of leases created"):
+    with pytest.raises(CannotReplicate, match="have it created"):
         acquire(place.dsn, "orders", "a", wait=SOON)
-    with pytest.raises(CannotReplicate, match="have the table of leases created"):
+    with pytest.raises(CannotReplicate, match="have it created"):
         Fence(place.dsn, "orders", 1, 0, 0)
 
 

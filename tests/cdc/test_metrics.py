@@ -64,7 +64,7 @@ def test_what_the_sink_tells_is_counted_and_what_the_slot_lags_is_seen(place: Pl
         wait_for(lambda: (figure(watch, "lag_seconds") or 0) > 0, "it grows older")
         assert figure(watch, "postgres_up") == 1
         with watch.leading(leadership):
-            assert page(watch, "/readyz") == (503, "Spark starts\n")
+            assert page(watch, "/readyz") == (503, "Spark starts, or the rows that are there are sent first\n")
             assert watch.figures is not None
             told = Figures(
                 epoch=1, records=10, bytes=900, requests=4, retried=3, throttled=2, dead_lettered=1, delay_s=0.5
@@ -102,6 +102,13 @@ def test_a_postgres_that_is_away_is_told_and_the_pages_stay(place: Place) -> Non
     )
     with Watch(absent) as watch:
         wait_for(lambda: figure(watch, "postgres_up") == 0, "it is told")
+        assert figure(watch, "lag_bytes") is None
+
+
+def test_a_postgres_that_answers_is_up_though_the_slot_cannot_be_read(place: Place) -> None:
+    place.prepare(plugin="$libdir/pgoutput")
+    with Watch(config(place)) as watch:
+        wait_for(lambda: figure(watch, "postgres_up") == 1, "it is told")
         assert figure(watch, "lag_bytes") is None
 
 

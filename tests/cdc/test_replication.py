@@ -139,6 +139,18 @@ def test_what_ends_the_connection_is_told_by_take_after_all_frames(place: Place)
                 take_until(replication, b"C")
 
 
+def test_whatever_ends_the_reading_is_told_by_take(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> bool:
+        raise AssertionError
+
+    monkeypatch.setattr(Replication, "_read", broken)
+    place.prepare("create table t (id int primary key)")
+    with place.replication() as replication:
+        replication.start(0)
+        with pytest.raises(ConnectionLost, match="AssertionError"):
+            replication.take(TIMEOUT)
+
+
 def test_a_slot_or_publication_that_is_missing_is_told(either: Place) -> None:
     with either.replication() as replication, pytest.raises(CannotReplicate, match="does not exist; create it"):
         replication.start(0)

@@ -114,6 +114,18 @@ def test_a_table_without_a_replica_identity(place: Place, tell: Tell) -> None:
         place.sql("drop table bare")
 
 
+def test_a_table_of_dead_letters_that_is_published_itself(place: Place, tell: Tell) -> None:
+    refused = "whose changes are published by 'changes': name it strandline.dead_letters"
+    assert refused in tell(more="dead_letters: {table: t}")
+    place.sql("create schema apart", "alter publication changes add tables in schema apart")
+    try:
+        assert refused in tell(more="dead_letters: {table: apart.letters}")
+    finally:
+        place.sql("alter publication changes drop tables in schema apart")
+    for table in ("apart.letters", "strandline.dead_letters"):
+        assert "stream 'nowhere'" in tell(name="nowhere", more=f"dead_letters: {{table: {table}}}")
+
+
 def test_a_stream_that_is_not_there_or_takes_less_than_we_would_send(tell: Tell) -> None:
     line = tell(name="nowhere")
     assert "stream 'nowhere': ResourceNotFoundException" in line

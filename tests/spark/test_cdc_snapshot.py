@@ -16,6 +16,7 @@ import boto3
 import psycopg
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from strandline.cdc.assembly import Offset
@@ -24,11 +25,15 @@ from strandline.cdc.config import CdcConfig
 from strandline.cdc.fence import Fence
 from strandline.cdc.lease import acquire
 from strandline.cdc.session import Session, parse_lsn
+from strandline.cdc.snapshot import HeldSnapshot
 from strandline.cdc.snapshot_record import snapshot_state
-from strandline.cli.cdc import take_slot
+from strandline.cli.cdc import prepare, take_slot
 from strandline.config import load
+from strandline.errors import SnapshotLost
+from strandline.spark import pipeline
 from strandline.spark.kinesis import in_order, sender_of
 from strandline.spark.kinesis_options import SinkOptions
+from strandline.spark.pipeline import send_rows
 from strandline.spark.snapshot import Snapshot
 from strandline.spark.wal_options import WalOptions
 from strandline.stack import Kinesis, Refuse, Throttle
@@ -200,6 +205,52 @@ def follow(spark: SparkSession, place: Place, file: Path, rest: Callable[[], Non
             Fence(place.dsn, config.lease_name, leadership.number, 0, 0) as fence,
         ):
             sender_of(sink).send(in_order(up_to(changes, end)), leadership=leadership.number, fence=fence)
+
+
+def test_when_a_table_is_emptied_meanwhile_the_same_leader_goes_on_under_another_snapshot(
+    spark: SparkSession, place: Place, kinesis: Kinesis, config: Path
+) -> None:
+    settings, told = load(config, CdcConfig), list[str]()
+    prepare(settings)
+    place.sql("insert into bare values (1)")
+    leadership = acquire(place.dsn, settings.lease_name, "test", wait=timedelta(seconds=TIMEOUT))
+    assert leadership is not None
+    with leadership:
+        held = take_slot(settings, leadership)
+        assert held is not None
+        first = held.view.point
+        place.sql("truncate item", "insert into item select n, 1, '' from generate_series(1, 20) n")
+        send_rows(spark.sparkContext, settings, held, leadership, threading.Event(), say=told.append)
+    assert 'item" was rewritten while it was read for the snapshot; the tables' in told[0]
+    assert is_finished(place)
+    found = [event for shard in events(kinesis, place) for event in shard]
+    rows = {(event["source"]["table"], event["after"]["id"]): event["id"][0] for event in found}
+    assert rows.keys() == {("bare", 1), *(("item", n) for n in range(1, 21))}
+    assert rows["item", 1] > first
+
+
+def test_a_snapshot_that_is_lost_again_and_again_is_given_up(
+    spark: SparkSession, place: Place, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, told, tries = load(config, CdcConfig), list[str](), list[object]()
+
+    class Lost:
+        def __init__(self, _context: object, _config: object, held: HeldSnapshot, _leadership: object) -> None:
+            tries.append(held.tables(settings.postgres.publication))
+
+        def send(self, *_: object) -> None:
+            raise PySparkException("strandline.errors.SnapshotLost: a table was rewritten\n")
+
+    monkeypatch.setattr(pipeline, "Snapshot", Lost)
+    prepare(settings)
+    leadership = acquire(place.dsn, settings.lease_name, "test", wait=timedelta(seconds=TIMEOUT))
+    assert leadership is not None
+    with leadership:
+        held = take_slot(settings, leadership)
+        assert held is not None
+        with pytest.raises(SnapshotLost, match="a table was rewritten"):
+            send_rows(spark.sparkContext, settings, held, leadership, threading.Event(), say=told.append)
+    assert len(tries) == len(told) + 1 == pipeline.MOST_FAILURES + 1
 
 
 def up_to(changes: Changes, end: int) -> Iterator[pa.RecordBatch]:

@@ -82,6 +82,9 @@ class Query:
 
         wait_for(holds, what)
 
+    def until_last(self, id_: int) -> None:
+        self.until(lambda: self.delivered[-1:] == item(id_), f"item {id_} is delivered")
+
     def stop(self) -> None:
         self.reader.stop()
         wait_for(lambda: not self._place.is_read(), "the slot is given back")
@@ -145,6 +148,29 @@ def test_an_epoch_of_which_another_leader_delivered_a_part_is_read_from_there(pl
         acknowledge(session, identified(session, place.slot)[0], first["end"], 2)
     own.start(leadership="3")
     assert own.delivered == item(2, 3)
+
+
+def test_a_transaction_that_was_cut_is_read_again_though_all_before_its_commit_is_acknowledged(place: Place) -> None:
+    query = Query(place, maxRowsPerEpoch="1")
+    query.start(leadership="1")
+    for id_ in range(1, 100, 3):
+        with psycopg.connect(place.dsn) as large:
+            large.execute("insert into item values (%s), (%s)", (id_ + 1, id_ + 2))
+            place.sql(f"insert into item values ({id_})")
+            large.commit()
+        query.until_last(id_)
+        wait_for(query.plan, "a part of the second is planned")
+        if query.planned[-1]["end"] == query.planned[-1]["lsn"]:
+            break
+        # Somebody else has written to the log between the two commits.
+        query.deliver()
+        query.until_last(id_ + 2)
+    assert query.planned[-1]["end"] == query.planned[-1]["lsn"] == noted(place)
+    query.stop()
+    query.start(leadership="1")
+    assert query.delivered[-1:] == item(id_ + 1)
+    query.until_last(id_ + 2)
+    query.stop()
 
 
 def test_a_slot_beyond_both_the_checkpoint_and_the_row_stops_it_loudly(place: Place) -> None:

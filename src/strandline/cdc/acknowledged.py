@@ -8,13 +8,12 @@ The row is true whoever wrote it, and whenever: it says that all before a positi
 an instance that leads no more does no harm with it.
 """
 
-from strandline.cdc.lease import untabled
+from strandline.cdc import tables
 from strandline.cdc.session import Session, parse_lsn
 from strandline.cdc.slot import SlotIdentity
-from strandline.errors import CannotReplicate, PostgresRefused
 from strandline.wire.pgoutput import lsn_text
 
-CREATE = """
+TABLE = """
     create table if not exists strandline.acknowledged (
         slot text primary key, system text not null, timeline bigint not null, database text not null,
         lsn pg_lsn not null, leadership bigint not null, written timestamptz not null)"""
@@ -30,35 +29,20 @@ WRITE = """
             = (excluded.system, excluded.timeline, excluded.database)
             then greatest(kept.lsn, excluded.lsn) else excluded.lsn end"""
 
-CREATED = "have it created (postgres.create in the file)"
-
 
 def create_acknowledged_table(session: Session) -> None:
-    """Make the table, where it is missing, in the schema that is there for the lease."""
-    try:
-        session.query(CREATE)
-    except PostgresRefused as error:
-        # Somebody else makes it at the same moment.
-        if error.code not in {"23505", "42P07", "42710"}:
-            raise CannotReplicate(
-                f"the table strandline.acknowledged cannot be created: {error.problem}",
-                "have it created by a role that may: GRANT CREATE ON SCHEMA strandline, or run `strandline cdc` as one",
-            ) from None
+    """Make the table, where it is missing."""
+    remedy = "have it created by a role that may: GRANT CREATE ON DATABASE, or run `strandline cdc` once as one"
+    tables.create(session, {"acknowledged": TABLE}, remedy)
 
 
 def acknowledged(session: Session, identity: SlotIdentity) -> int | None:
     """Up to where all was delivered, as whoever led has written it; None where nobody has."""
-    try:
-        rows = session.query(READ, identity.slot, identity.system, identity.timeline, identity.database)
-    except PostgresRefused as error:
-        raise untabled(error, CREATED) from None
+    rows = tables.ask(session, READ, identity.slot, identity.system, identity.timeline, identity.database)
     return parse_lsn(rows[0][0] or "") if rows else None
 
 
 def acknowledge(session: Session, identity: SlotIdentity, end: int, leadership: int) -> None:
     """Write that all up to here was delivered, under this leadership."""
     place = (identity.slot, identity.system, identity.timeline, identity.database)
-    try:
-        session.query(WRITE, *place, lsn_text(end), leadership)
-    except PostgresRefused as error:
-        raise untabled(error, CREATED) from None
+    tables.ask(session, WRITE, *place, lsn_text(end), leadership)

@@ -19,7 +19,14 @@ from strandline.cdc.published import Chunk
 from strandline.cdc.rows import rows
 from strandline.cdc.session import Session, one_line, wait
 from strandline.core.chunks import ordinal
-from strandline.errors import CannotReplicate, ConnectionLost, PostgresRefused, PostgresUnreachable, PublishingEnded
+from strandline.errors import (
+    CannotReplicate,
+    ConnectionLost,
+    PostgresError,
+    PostgresRefused,
+    PostgresUnreachable,
+    SnapshotLost,
+)
 from strandline.wire.change import Events
 from strandline.wire.copytext import copied
 from strandline.wire.event import Event, EventFormat
@@ -42,6 +49,8 @@ PLAN: Final = {
 }
 WHERE: Final = "select to_regclass($1)::oid::bigint, pg_relation_filenode(to_regclass($1))::bigint"
 DENIED, ROW_SECURITY = "42501", "row-level security"
+# A table, a column or a schema that is no longer there, or has another name.
+GONE: Final = {"42P01", "42703", "3F000"}
 
 
 class View(Struct, frozen=True, kw_only=True):
@@ -70,7 +79,7 @@ def read_chunk(dsn: str, view: View, chunk: Chunk, form: EventFormat) -> Iterato
     with Session(dsn) as session:
         join(session, view.snapshot)
         _enter(session, chunk)
-        for line in _lines(session, chunk.sql()):
+        for line in _lines(session, chunk):
             place, *row = copied(line)
             event = table.inserted(row, stamp, ordinal(before, place), "r")  # type: ignore[arg-type]
             found.append(event)
@@ -90,7 +99,7 @@ def join(session: Session, snapshot: str) -> None:
     try:
         session.query("set transaction snapshot '{}'".format(snapshot.replace("'", "''")))
     except PostgresRefused as error:
-        raise PublishingEnded(f"the snapshot is gone with whoever held it: {error.problem}") from None
+        raise SnapshotLost(f"the snapshot is gone with whoever held it: {error.problem}") from None
 
 
 def _enter(session: Session, chunk: Chunk) -> None:
@@ -104,13 +113,13 @@ def _enter(session: Session, chunk: Chunk) -> None:
     except PostgresRefused as error:
         raise _unread(error, leaf.sql()) from None
     if (int(oid or 0), int(file or 0)) != (leaf.oid, leaf.file):
-        raise PublishingEnded(f"{leaf.sql()} was rewritten while it was read for the snapshot; it is read again")
+        raise SnapshotLost(f"{leaf.sql()} was rewritten while it was read for the snapshot")
 
 
-def _lines(session: Session, sql: str) -> Iterator[bytes]:
+def _lines(session: Session, chunk: Chunk) -> Iterator[bytes]:
     """The lines of a COPY, as they come: nobody keeps more of them than one read of the socket brings."""
     connection = session.pgconn
-    connection.send_query(sql.encode())
+    connection.send_query(chunk.sql().encode())
     try:
         session.result(SILENCE)
         while True:
@@ -128,12 +137,14 @@ def _lines(session: Session, sql: str) -> Iterator[bytes]:
                 raise ConnectionLost(session.address, one_line(str(error).encode())) from None
         session.result(SILENCE)
     except PostgresRefused as error:
-        raise _unread(error, sql) from None
+        raise _unread(error, chunk.table.leaves[chunk.leaf].sql()) from None
 
 
-def _unread(error: PostgresRefused, what: str) -> CannotReplicate | PublishingEnded:
+def _unread(error: PostgresRefused, table: str) -> PostgresError | SnapshotLost:
     if ROW_SECURITY in error.problem:
         return CannotReplicate(error.problem, "have the role read all rows: ALTER ROLE ... BYPASSRLS")
     if error.code == DENIED:
-        return CannotReplicate(f"a snapshot cannot be read: {error.problem}", f"GRANT SELECT ON {what} to this role")
-    return PublishingEnded(f"a snapshot cannot be read: {error.problem}")
+        return CannotReplicate(f"a snapshot cannot be read: {error.problem}", f"GRANT SELECT ON {table} to this role")
+    if error.code in GONE:
+        return SnapshotLost(f"{table} was altered while it was read for the snapshot: {error.problem}")
+    return error

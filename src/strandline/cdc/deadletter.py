@@ -190,6 +190,9 @@ class PostgresTable:
         except TimeoutError:
             raise DeadLetterFailed(f"table {self._table}", "no answer in time") from None
         except psycopg.Error as error:
+            if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
+                # The reason may quote the string, and with it a password.
+                raise DeadLetterFailed(f"table {self._table}", "the connection string cannot be read") from None
             problem = " ".join(str(error).split()) or type(error).__name__
             raise DeadLetterFailed(f"table {self._table}", problem) from error
 

@@ -15,11 +15,12 @@ from typing import Self, TypeVar
 
 from msgspec import Struct
 
+from strandline.cdc import tables
 from strandline.cdc.session import Session
 from strandline.clock import AwakeClock, Clock
 from strandline.core import lease as core
 from strandline.core.lease import Claim, Granted, Lease, Refused
-from strandline.errors import CannotReplicate, NotLeading, PostgresError, PostgresRefused
+from strandline.errors import NotLeading, PostgresError, PostgresRefused
 from strandline.units import Nanos, nanos
 
 TERM = timedelta(seconds=10)
@@ -32,12 +33,10 @@ MOST_CONFLICTS = 50
 # So long after a lease ran out, a session that still holds the lock is taken for one that stands still.
 STUCK = nanos(timedelta(seconds=1))
 
-PREPARE = (
-    "create schema if not exists strandline",
-    """create table if not exists strandline.lease (
+TABLE = """
+    create table if not exists strandline.lease (
         name text primary key, version bigint not null, leadership bigint not null, holder text not null,
-        expires timestamptz not null, batch bigint not null, attempt bigint not null, granted timestamptz not null)""",
-)
+        expires timestamptz not null, batch bigint not null, attempt bigint not null, granted timestamptz not null)"""
 READ = """
     select version, leadership, holder, (extract(epoch from expires) * 1000000)::bigint, batch, attempt,
         (extract(epoch from granted) * 1000000)::bigint, (extract(epoch from clock_timestamp()) * 1000000)::bigint
@@ -58,11 +57,6 @@ STUCK_SESSION = """
         and database = (select oid from pg_database where datname = current_database())
         and (classid::bigint << 32 | objid::bigint) = $1::bigint"""
 
-GRANT = (
-    "have their owner run: GRANT USAGE ON SCHEMA strandline TO ..., and GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN "
-    "SCHEMA strandline TO ..."
-)
-
 Decision = TypeVar("Decision", bound=Lease | Granted)
 
 
@@ -76,23 +70,8 @@ class LeaseStatus(Struct, frozen=True, kw_only=True):
 
 def create_lease_table(session: Session) -> None:
     """Make the schema and the table, where they are missing."""
-    for statement in PREPARE:
-        try:
-            session.query(statement)
-        except PostgresRefused as error:
-            # Somebody else makes it at the same moment.
-            if error.code not in {"23505", "42P06", "42P07", "42710"}:
-                raise CannotReplicate(
-                    f"the table strandline.lease cannot be created: {error.problem}",
-                    "have it created by a role that may: GRANT CREATE ON DATABASE, or run `strandline cdc` once as one",
-                ) from None
-
-
-def untabled(error: PostgresRefused, remedy: str) -> PostgresError:
-    """Why a table of ours cannot be used, with what to do: it is missing, or not open to us."""
-    if error.code in {"42P01", "3F000"}:
-        return CannotReplicate(f"{error.problem} in this database", remedy)
-    return CannotReplicate(error.problem, GRANT) if error.code == "42501" else error
+    remedy = "have it created by a role that may: GRANT CREATE ON DATABASE, or run `strandline cdc` once as one"
+    tables.create(session, {"lease": TABLE}, remedy)
 
 
 def lease_status(session: Session, name: str) -> LeaseStatus | None:
@@ -102,10 +81,7 @@ def lease_status(session: Session, name: str) -> LeaseStatus | None:
 
 
 def _read(session: Session, name: str) -> tuple[int, Lease | None, Nanos]:
-    try:
-        ((version, leadership, holder, expires, batch, attempt, granted, now),) = session.query(READ, name)
-    except PostgresRefused as error:
-        raise untabled(error, "have the table of leases created") from None
+    ((version, leadership, holder, expires, batch, attempt, granted, now),) = tables.ask(session, READ, name)
     moment = Nanos(int(now or 0) * 1_000)
     if version is None:
         return 0, None, moment
@@ -133,11 +109,7 @@ def change_lease(
         values = (
             wanted.leadership, wanted.holder, wanted.expires // 1_000, *wanted.claim, wanted.granted // 1_000,
         )  # fmt: skip
-        try:
-            written = session.query(CREATE if found is None else CHANGE, name, version, *values)
-        except PostgresRefused as error:
-            raise untabled(error, "have the table of leases created") from None
-        if written:
+        if tables.ask(session, CREATE if found is None else CHANGE, name, version, *values):
             return decision, now
     return Refused(f"its row was changed {MOST_CONFLICTS} times under us", Nanos(0)), now
 

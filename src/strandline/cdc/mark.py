@@ -34,7 +34,7 @@ class Mark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         try:
             mark = msgspec.convert(told, cls)
         except msgspec.ValidationError as error:
-            raise OptionError(f"the checkpoint is not one of postgres_wal: {error}") from None
+            raise OptionError(f"the checkpoint is not one of postgres_wal: {error}; name another directory") from None
         if mark.ordinals != ordinals:
             raise OptionError(
                 f"the checkpoint was made with {mark.ordinals}, and now it is {ordinals}: events would be numbered "
@@ -56,7 +56,8 @@ class Mark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def is_within(self, other: Self) -> bool:
         """Whether all up to here is whole and delivered where another stands: no transaction is cut there."""
-        return other.end >= max(self.end, self.lsn)
+        # A commit begins at its LSN, which may be the very end of the one before it. A message ends at its own.
+        return other.end >= max(self.end, self.lsn + 1 if self.ordinal else self.lsn)
 
     @property
     def offset(self) -> Offset:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from strandline.cdc.session import Session, quoted
 from strandline.errors import CannotReplicate, OptionError, PostgresRefused
+from strandline.wire.change import OWN_SCHEMA
 from strandline.wire.partition_key import table_name
 
 # Postgres ends the statement of whoever updates such a table, so its owner learns of it before we do.
@@ -31,6 +32,14 @@ FULL_KEYS = """
     where t.pubname = any ($1::text[]) and c.relreplident = 'f' and k.place <= i.indnkeyatts
     group by n.nspname, c.relname, a.attname, k.place
     order by n.nspname, c.relname, k.place"""
+# Also where the table is not made yet: it would be published from then on.
+PUBLISHES = """
+    select from pg_publication p where p.pubname = $1 and (
+        p.puballtables
+        or exists (select from pg_publication_namespace s join pg_namespace n on n.oid = s.pnnspid
+            where s.pnpubid = p.oid and n.nspname = $2)
+        or exists (select from pg_publication_tables t
+            where t.pubname = p.pubname and t.schemaname = $2 and t.tablename = $3))"""
 MOST_NAMED = 5
 
 
@@ -105,6 +114,18 @@ def check_publications(session: Session, names: Sequence[str]) -> None:
         raise CannotReplicate(
             f"without a replica identity, Postgres refuses updates and deletes of {named}{more}",
             f"add a primary key, or run: ALTER TABLE {tables[0]} REPLICA IDENTITY FULL",
+        )
+
+
+def check_dead_letters(session: Session, publication: str, table: str) -> None:
+    """Refuse a table for dead letters whose changes are published: each would bring the next, and larger."""
+    schema, dot, name = table.rpartition(".")
+    if not dot:
+        schema = session.query("select current_schema()")[0][0] or "public"
+    if schema != OWN_SCHEMA and session.query(PUBLISHES, publication, schema, name):
+        raise OptionError(
+            f"dead_letters.table is '{table}', whose changes are published by '{publication}': name it "
+            f"{OWN_SCHEMA}.dead_letters (tables of that schema bring no events), or one that is not published"
         )
 
 

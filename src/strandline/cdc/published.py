@@ -77,6 +77,11 @@ class SnapshotTable(Struct, frozen=True, kw_only=True):
         """Schema and name."""
         return self.relation.schema, self.relation.name
 
+    @property
+    def blocks(self) -> int:
+        """How large it is, with what is stored apart."""
+        return sum(leaf.size.whole for leaf in self.leaves)
+
 
 class Chunk(Struct, frozen=True, kw_only=True):
     """What a task reads at once."""

@@ -15,11 +15,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from struct import Struct
-from struct import error as StructError  # noqa: N812  (it is a class)
 from types import TracebackType
 from typing import Self
 
-import psycopg
 from psycopg import pq
 
 from strandline.cdc.session import TIMEOUT, Session, one_line, quoted
@@ -187,8 +185,9 @@ class Replication:
                 self._fail(explained(error, self._settings.slot))
             except PostgresError as error:
                 self._fail(error)
-            except (psycopg.Error, StructError, OSError) as error:
-                self._fail(ConnectionLost(session.address, one_line(str(error).encode())))
+            except Exception as error:  # noqa: BLE001  (whatever it is: whoever takes frames would wait for ever)
+                problem = one_line(str(error).encode()) or type(error).__name__
+                self._fail(ConnectionLost(session.address, problem))
         with self._ready:
             os.close(self._wake)
             self._wake = -1

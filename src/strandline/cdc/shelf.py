@@ -56,8 +56,12 @@ class Shelf:
         self._held.clear()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Listen no more, and hold nothing."""
+        with contextlib.suppress(OSError):
+            # To close alone would leave the thread in its wait, and the port open with it.
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._held.clear()
 
     def _serve(self) -> None:
         while True:

@@ -6,10 +6,11 @@ The law, whoever fails when:
   acknowledged before that.
 - The slot that changes will be read from stays, whatever becomes of the snapshot. Its own snapshot is the state exactly
   at its start: the rows, then the changes since, with no gap and no overlap.
-- A snapshot lives as long as its holder. Where that is lost, the next leader takes another one, by a temporary slot of
-  which nothing but the snapshot and its LSN is used, and reads the tables again that were not finished. Changes between
-  the slot's start and that LSN then come after rows that have them already. Whether a reader goes by the order of
-  arrival, or by the highest id of each key, what is left in the end is the table.
+- A snapshot lives as long as its holder, and shows nothing of a table that was rewritten. Where it is lost, the same
+  leader or the next takes another one, by a temporary slot of which nothing but the snapshot and its LSN is used, and
+  reads the tables again that were not finished. Changes between the slot's start and that LSN then come after rows that
+  have them already. Whether a reader goes by the order of arrival, or by the highest id of each key, what is left in
+  the end is the table.
 - A new slot in the place of the first would lose: a row that was sent under the first snapshot and deleted before the
   second is told as deleted by the first slot alone; and so are all changes of tables that were finished.
 - That a snapshot is due is written down before the slot is made (`snapshot_record.py`): a slot that is there, with
@@ -23,9 +24,9 @@ from strandline.cdc.chunk import View, join
 from strandline.cdc.publication import full_keys
 from strandline.cdc.published import SnapshotTable, published_tables
 from strandline.cdc.session import Session
-from strandline.cdc.slot import NewSlot, SlotState, beyond, create_slot
+from strandline.cdc.slot import NewSlot, beyond, create_slot, look
 from strandline.cdc.snapshot_record import SnapshotRecord
-from strandline.errors import PostgresError, PublishingEnded
+from strandline.errors import PostgresError, SnapshotLost
 
 ABOUT = """
     select pg_export_snapshot(), (extract(epoch from clock_timestamp()) * 1000000)::bigint, current_database()"""
@@ -40,7 +41,7 @@ class HeldSnapshot:
         try:
             join(self._session, made.snapshot)
             ((name, taken, database),) = self._session.query(ABOUT)
-        except (PostgresError, PublishingEnded):
+        except (PostgresError, SnapshotLost):
             self._session.close()
             raise
         self.view = View(
@@ -76,8 +77,12 @@ def make_slot(dsn: str, record: SnapshotRecord) -> HeldSnapshot:
         return HeldSnapshot(dsn, made)
 
 
-def take_again(dsn: str, record: SnapshotRecord, state: SlotState) -> HeldSnapshot:
+def take_again(dsn: str, record: SnapshotRecord) -> HeldSnapshot:
     """Hold another snapshot for a slot whose own was lost; raises ChangesLost where the slot is not as it was made."""
+    with Session(dsn) as session:
+        state = look(session, record.slot)
+    if state is None:
+        raise SnapshotLost(f"slot '{record.slot}' was dropped before its snapshot was finished")
     start = record.take_over(state.confirmed)
     beyond(state, start)
     name = f"{record.slot[:40]}_snapshot_{record.leadership}"

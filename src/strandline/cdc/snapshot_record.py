@@ -8,23 +8,21 @@ from typing import Final
 
 from msgspec import Struct
 
+from strandline.cdc import tables
 from strandline.cdc.session import Session, parse_lsn
-from strandline.errors import CannotReplicate, NotLeading, PostgresRefused
+from strandline.errors import NotLeading, PostgresRefused
 from strandline.units import Nanos
 from strandline.wire.pgoutput import lsn_text
 
-PREPARE: Final = (
-    "create schema if not exists strandline",
-    """create table if not exists strandline.snapshot (
+TABLES: Final = {
+    "snapshot": """create table if not exists strandline.snapshot (
         slot text primary key, leadership bigint not null, start pg_lsn, begun timestamptz not null,
         finished timestamptz)""",
-    """create table if not exists strandline.snapshot_table (
+    "snapshot_table": """create table if not exists strandline.snapshot_table (
         slot text references strandline.snapshot on delete cascade, schema_name text, table_name text,
         point pg_lsn not null, rows bigint not null, chunks int not null, chunks_done int not null,
         primary key (slot, schema_name, table_name))""",
-)
-MADE_ALREADY: Final = {"23505", "42P06", "42P07", "42710"}
-MISSING: Final = {"42P01", "3F000"}
+}
 WANT: Final = """
     insert into strandline.snapshot values ($1, $2::bigint, null, clock_timestamp(), null)
     on conflict (slot) do update set leadership = excluded.leadership, start = null, begun = excluded.begun,
@@ -83,10 +81,15 @@ class SnapshotState(Struct, frozen=True, kw_only=True):
     finished: Nanos | None
     tables: list[TableState]
 
+    @property
+    def tables_finished(self) -> int:
+        """Of how many tables all rows are delivered."""
+        return sum(table.finished for table in self.tables)
+
     def __str__(self) -> str:
         rows = sum(table.rows for table in self.tables)
         done, chunks = (sum(getattr(table, name) for table in self.tables) for name in ("chunks_done", "chunks"))
-        tables = f"{sum(table.finished for table in self.tables)} of {len(self.tables)} tables"
+        tables = f"{self.tables_finished} of {len(self.tables)} tables"
         return f"{tables}, {done:,} of {chunks:,} chunks, {rows:,} rows"
 
 
@@ -94,9 +97,9 @@ def snapshot_state(session: Session, slot: str) -> SnapshotState | None:
     """How far the snapshot of a slot is; None where none was ever due."""
     try:
         rows = session.query(READ, slot)
-        tables = session.query(READ_TABLES, slot)
+        found = session.query(READ_TABLES, slot)
     except PostgresRefused as error:
-        if error.code not in MISSING:
+        if error.code not in tables.MISSING:
             raise
         return None
     if not rows:
@@ -115,7 +118,7 @@ def snapshot_state(session: Session, slot: str) -> SnapshotState | None:
                 chunks=int(chunks or 0),
                 chunks_done=int(done or 0),
             )
-            for schema, name, point, count, chunks, done in tables
+            for schema, name, point, count, chunks, done in found
         ],
     )
 
@@ -137,18 +140,18 @@ class SnapshotRecord:
         """A snapshot is due, of every table. To be said before the slot is made."""
         with Session(self._dsn) as session:
             create_snapshot_tables(session)
-            session.query(FORGET, self.slot)
-            self._written(session.query(WANT, self.slot, self.leadership))
+            tables.ask(session, FORGET, self.slot)
+            self._written(tables.ask(session, WANT, self.slot, self.leadership))
 
     def start(self, point: int) -> None:
         """The slot is made, and begins here."""
         with Session(self._dsn) as session:
-            self._written(session.query(START, self.slot, self.leadership, lsn_text(point)))
+            self._written(tables.ask(session, START, self.slot, self.leadership, lsn_text(point)))
 
     def take_over(self, confirmed: int) -> int:
         """Go on with a snapshot that another has left; where the slot began, of which nothing was acknowledged."""
         with Session(self._dsn) as session:
-            rows = session.query(TAKE_OVER, self.slot, self.leadership, lsn_text(confirmed))
+            rows = tables.ask(session, TAKE_OVER, self.slot, self.leadership, lsn_text(confirmed))
         self._written(rows)
         return parse_lsn(rows[0][0] or "")
 
@@ -156,17 +159,19 @@ class SnapshotRecord:
         """These tables are read under a snapshot, from the beginning, in so many chunks each."""
         with Session(self._dsn) as session:
             for name, count in chunks:
-                self._written(session.query(BEGIN_TABLE, self.slot, self.leadership, *name, lsn_text(point), count))
+                self._written(
+                    tables.ask(session, BEGIN_TABLE, self.slot, self.leadership, *name, lsn_text(point), count)
+                )
 
     def add(self, name: tuple[str, str], *, rows: int, chunks: int) -> None:
         """So much more of a table is delivered."""
         with Session(self._dsn) as session:
-            self._written(session.query(ADD, self.slot, self.leadership, *name, rows, chunks))
+            self._written(tables.ask(session, ADD, self.slot, self.leadership, *name, rows, chunks))
 
     def finish(self) -> None:
         """All is delivered: changes may follow."""
         with Session(self._dsn) as session:
-            self._written(session.query(FINISH, self.slot, self.leadership))
+            self._written(tables.ask(session, FINISH, self.slot, self.leadership))
 
     def _written(self, rows: Sequence[object]) -> None:
         if not rows:
@@ -175,12 +180,5 @@ class SnapshotRecord:
 
 def create_snapshot_tables(session: Session) -> None:
     """Make the tables, where they are missing."""
-    for statement in PREPARE:
-        try:
-            session.query(statement)
-        except PostgresRefused as error:
-            if error.code not in MADE_ALREADY:
-                raise CannotReplicate(
-                    f"the tables of snapshots cannot be created: {error.problem}",
-                    "have it done by a role that may (GRANT CREATE ON SCHEMA strandline), or set snapshot: never",
-                ) from None
+    remedy = "have it done by a role that may (GRANT CREATE ON DATABASE ...), or set snapshot: never"
+    tables.create(session, TABLES, remedy)

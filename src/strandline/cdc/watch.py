@@ -15,7 +15,7 @@ from strandline.cdc.lease import Leadership
 from strandline.cdc.metrics import CdcMetrics
 from strandline.cdc.session import Session
 from strandline.cdc.slot import look
-from strandline.errors import PostgresError
+from strandline.errors import ConnectionLost, PostgresError, PostgresUnreachable
 from strandline.observe import Observed, configured_tracer
 from strandline.units import Nanos
 
@@ -52,7 +52,7 @@ class Watch:
         """While we lead."""
         self._metrics.led(leadership)
         self._leadership = leadership.number
-        self._problem = "Spark starts"
+        self._problem = "Spark starts, or the rows that are there are sent first"
         try:
             yield
         finally:
@@ -105,11 +105,14 @@ class Watch:
             try:
                 session = session or Session(self._config.postgres.url())
                 self._metrics.looked(look(session, self._config.postgres.slot), reachable=True)
-            except PostgresError:
+            except (ConnectionLost, PostgresUnreachable):
                 if session is not None:
                     session.close()
                 session = None
                 self._metrics.looked(None, reachable=False)
+            except PostgresError:
+                # It has answered: the slot is lost, or none that can be read.
+                self._metrics.looked(None, reachable=True)
             self._ended.wait(LOOK_EVERY)
         if session is not None:
             session.close()

@@ -15,7 +15,7 @@ from strandline.cdc.acknowledged import acknowledged, create_acknowledged_table
 from strandline.cdc.checkpoint import Checkpoint
 from strandline.cdc.config import CdcConfig
 from strandline.cdc.lease import Leadership, acquire, create_lease_table, lease_status
-from strandline.cdc.publication import check_publications, create_publication
+from strandline.cdc.publication import check_dead_letters, check_publications, create_publication
 from strandline.cdc.session import Session
 from strandline.cdc.slot import check_server, create_slot, identified, look, take_over
 from strandline.cdc.snapshot import HeldSnapshot, make_slot, take_again
@@ -34,6 +34,7 @@ from strandline.errors import (
     PostgresUnreachable,
     PublishingEnded,
     SlotBusy,
+    SnapshotLost,
     SparkEnded,
 )
 from strandline.wire.pgoutput import lsn_text
@@ -41,7 +42,7 @@ from strandline.wire.pgoutput import lsn_text
 ASK_EVERY = timedelta(seconds=5)
 REST_S = 1.0
 # What another instance, or Postgres when it is back, may mend.
-PASSING = (NotLeading, PublishingEnded, SparkEnded, ConnectionLost, PostgresUnreachable, SlotBusy)
+PASSING = (NotLeading, PublishingEnded, SnapshotLost, SparkEnded, ConnectionLost, PostgresUnreachable, SlotBusy)
 
 clock = SystemClock()
 app = App(name="cdc")
@@ -117,6 +118,7 @@ def _lead(config: CdcConfig, stop: threading.Event, watch: Watch) -> None:
         finally:
             line.clear()
             if snapshot is not None:
+                # Where Spark has not even started.
                 snapshot.close()
 
 
@@ -131,6 +133,8 @@ def prepare(config: CdcConfig) -> None:
             create_lease_table(session)
             create_acknowledged_table(session)
         check_publications(session, [postgres.publication])
+        if config.dead_letters is not None and config.dead_letters.table is not None:
+            check_dead_letters(session, postgres.publication, config.dead_letters.table)
         lease_status(session, config.lease_name)
         acknowledged(session, identified(session, postgres.slot)[0])
         if wanted is None and look(session, postgres.slot) is None:
@@ -176,7 +180,7 @@ def take_slot(config: CdcConfig, leadership: Leadership) -> HeldSnapshot | None:
             f"the snapshot of '{slot}' was lost before it was finished ({due}): the other tables are read again, and "
             "then the changes since the slot was made"
         )
-        return take_again(dsn, record, state)
+        return take_again(dsn, record)
     if (done := Checkpoint(Path(config.checkpoint)).last()) is not None:
         delivered = max(delivered or 0, done.mark.end)
     if delivered is not None:

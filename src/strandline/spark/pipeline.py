@@ -8,13 +8,15 @@ from threading import Event
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from strandline.cdc.config import CdcConfig
 from strandline.cdc.lease import Leadership
-from strandline.cdc.snapshot import HeldSnapshot
+from strandline.cdc.snapshot import HeldSnapshot, take_again
+from strandline.cdc.snapshot_record import SnapshotRecord
 from strandline.errors import (
     CannotReplicate,
     ChangesLost,
@@ -22,6 +24,7 @@ from strandline.errors import (
     MalformedChange,
     OptionError,
     PublishingEnded,
+    SnapshotLost,
     SpillFailed,
     StrandlineError,
     StreamRefused,
@@ -36,7 +39,8 @@ from strandline.spark.starting import JAVA_OPTIONS
 LOOK_EVERY = 0.1
 # What the sink takes of a row: the others would be turned from columns to rows and back for nothing.
 WANTED = ("lsn", "ordinal", "committed", "partition_key", "event")
-# So often in a row a query may end without an epoch before another instance is to try.
+# So often in a row a query may end without an epoch, or a snapshot without another table finished, before another
+# instance is to try.
 MOST_FAILURES = 3
 OPTIONS = {
     "spark.ui.showConsoleProgress": "false",
@@ -84,8 +88,7 @@ def publish(
         _in_our_words(),
     ):
         if snapshot is not None:
-            Snapshot(spark.sparkContext, config, snapshot, leadership).send(stop, say)
-            snapshot.close()
+            send_rows(spark.sparkContext, config, snapshot, leadership, stop, say=say)
         failures = 0
         while not stop.is_set():
             query = _begun(spark, config, leadership, figures)
@@ -99,6 +102,40 @@ def publish(
                 log.warning("%s; it is begun again", error)
             finally:
                 query.stop()
+
+
+def send_rows(
+    context: SparkContext,
+    config: CdcConfig,
+    held: HeldSnapshot,
+    leadership: Leadership,
+    stop: Event,
+    *,
+    say: Callable[[str], None],
+) -> None:
+    """Send the rows that are there: under the snapshot given and, where it is lost, the rest under another.
+
+    Gives up each of them. Raises SnapshotLost when they are lost again and again.
+    """
+    dsn = config.postgres.url()
+    record = SnapshotRecord(dsn, config.postgres.slot, leadership.number)
+    finished = failures = 0
+    while True:
+        try:
+            with held, _in_our_words():
+                Snapshot(context, config, held, leadership).send(stop, say)
+            return
+        except SnapshotLost as error:
+            before, state = finished, record.state()
+            finished = 0 if state is None else state.tables_finished
+            failures = 1 if finished > before else failures + 1
+            if failures > MOST_FAILURES:
+                raise
+            say(f"{error}; the tables that are not finished are read again, under another snapshot")
+        if stop.is_set():
+            return
+        leadership.check()
+        held = take_again(dsn, record)
 
 
 def _begun(spark: SparkSession, config: CdcConfig, leadership: Leadership, figures: str | None) -> StreamingQuery:
@@ -144,4 +181,6 @@ def _in_our_words() -> Iterator[None]:
 def _cause(told: str) -> StrandlineError:
     """What ended a query or a job, in our own words where Spark quotes them."""
     name, line = own_words(told) or ("", told.strip().partition("\n")[0][:500])
+    if name == SnapshotLost.__name__:
+        return SnapshotLost(line)
     return StrandlineError(line) if name in LASTING else PublishingEnded(line)

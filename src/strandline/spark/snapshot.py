@@ -111,7 +111,9 @@ class Snapshot:
         """What is left to do, noted down."""
         before = self._record.state()
         finished = {(table.schema, table.name) for table in before.tables if table.finished} if before else set()
-        tables = [table for table in self._held.tables(self._publication) if table.name not in finished]
+        # The smallest first: most tables that are emptied often are small, and are read before it happens again.
+        published = sorted(self._held.tables(self._publication), key=lambda table: table.blocks)
+        tables = [table for table in published if table.name not in finished]
         todo = chunks(tables, CHUNK_BLOCKS)
         counts = Counter(chunk.table.name for chunk in todo)
         self._record.begin_tables(self._held.view.point, [(table.name, counts[table.name]) for table in tables])
