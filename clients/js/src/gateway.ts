@@ -70,7 +70,7 @@ const LONGEST_WAIT_MS = 30_000;
 const CONNECT_MS = 15_000;
 const QUIET_MS = 25_000;
 const ANSWER_MS = 10_000;
-/** A store is not asked more often while messages keep coming. */
+/** How often the place is stored in the middle of what came at once. */
 const SAVE_EVERY_MS = 200;
 const CREDIT = 1_000;
 /** What may wait for a slow application. Beyond it the connection is closed, and resumed when there is room. */

@@ -59,6 +59,7 @@ async def _show(kafka: str, seconds: float | None, seed: int) -> None:
         settings = settings_of(config, {"bootstrap.servers": kafka}, (LOOPBACK, 0), Path())
         async with Gateway(settings) as served, Network(int(served.address.rpartition(":")[2])) as network:
             trading = asyncio.create_task(trade(kafka, TOPIC, Market(random.Random(seed))))  # noqa: S311
+            trading.add_done_callback(lambda _: stop.set())
             try:
                 async with page(at, network):
                     say(f"Prices tick on {origin}: open it in a browser, and cut the network there. Ctrl-C ends it.")
@@ -67,7 +68,8 @@ async def _show(kafka: str, seconds: float | None, seed: int) -> None:
                             await served.wait(stop)
             finally:
                 trading.cancel()
-                await asyncio.gather(trading, return_exceptions=True)
+                with contextlib.suppress(asyncio.CancelledError):
+                    await trading
         say(f"{served.hub.delivered:,} messages delivered on {served.counts.connections:,} connections.")
 
 

@@ -72,4 +72,4 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     while data := await reader.read(AT_ONCE):
         writer.write(data)
         await writer.drain()
-    writer.write_eof()
+    writer.close()
