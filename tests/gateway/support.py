@@ -112,7 +112,10 @@ class Site:
 
     def __init__(self) -> None:
         contents = {
-            "/": ("text/html", b'<!doctype html><link rel="icon" href="data:,"><script type="module" src="/trial.js">'),
+            "/": (
+                "text/html",
+                b'<!doctype html><link rel="icon" href="data:,"><script type="module" src="/trial.js"></script>',
+            ),
             "/gateway.js": ("text/javascript", client_script()),
             "/trial.js": ("text/javascript", Path(__file__).with_name("trial.js").read_bytes()),
         }
