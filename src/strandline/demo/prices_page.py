@@ -15,7 +15,7 @@ from strandline.demo.prices import CHANNELS
 from strandline.demo.serving import LOOPBACK
 from strandline.errors import StrandlineError
 
-CUT_S = 4.0
+CUT_S = 3.0
 REQUEST_WITHIN_S = 10.0
 HTML, SCRIPT, JSON = "text/html; charset=utf-8", "text/javascript; charset=utf-8", "application/json"
 
