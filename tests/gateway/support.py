@@ -1,12 +1,14 @@
-"""A gateway in the test's own loop, and a plain client that says and hears exactly what a test wants."""
+"""A gateway in the test's own loop, a plain client that says and hears what a test wants, and a site for browsers."""
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from threading import Thread
+from typing import Any, Self
 
 import uvloop
 from confluent_kafka import Producer, TopicPartition
@@ -14,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from websockets.asyncio.client import ClientConnection, connect
 
 from strandline.config import load
+from strandline.demo.prices_page import client_script
 from strandline.gateway.config import GatewayConfig, settings_of
 from strandline.gateway.server import Gateway
 from tests.support import TIMEOUT
@@ -102,3 +105,42 @@ async def reached(gateway: Gateway, count: int) -> None:
     """Wait until so many records have come to the gateway."""
     while sum(feed.end for feed in gateway.hub.feeds.values()) < count:
         await asyncio.sleep(0.01)
+
+
+class Site:
+    """A page for a browser that has loaded the gateway's client, and what `trial.js` offers."""
+
+    def __init__(self) -> None:
+        contents = {
+            "/": (
+                "text/html",
+                b'<!doctype html><link rel="icon" href="data:,"><script type="module" src="/trial.js"></script>',
+            ),
+            "/gateway.js": ("text/javascript", client_script()),
+            "/trial.js": ("text/javascript", Path(__file__).with_name("trial.js").read_bytes()),
+        }
+
+        class Pages(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                kind, content = contents[self.path]
+                self.send_response(200)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (the base class names it so)
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Pages)
+        self._thread = Thread(target=self._server.serve_forever, daemon=True)
+        self.address = f"http://127.0.0.1:{self._server.server_port}/"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(TIMEOUT)

@@ -240,3 +240,25 @@ def test_the_client_tells_its_user_what_was_missed(kafka: KafkaCluster) -> None:
             assert [item.data for item in found[1:] if isinstance(item, Message)] == [6, 7, 8, 9]
 
     run(test)
+
+
+def test_the_client_takes_what_comes_at_offsets_that_it_had_claimed_too_early(kafka: KafkaCluster) -> None:
+    topic = f"gateway-{uuid4().hex[:8]}"
+    create_topic(kafka.address, topic)
+    write(kafka.address, topic, [(0, "a", 0)])
+
+    async def test() -> None:
+        async with serving(kafka.address, [topic]) as gateway, GatewayClient(gateway.address, ["a"]) as client:
+            client._place.positions = {topic: {0: 7}}
+            found: list[Message | Missed] = []
+            async for item in client:
+                found.append(item)
+                if isinstance(item, Missed):
+                    await asyncio.to_thread(write, kafka.address, topic, [(0, "a", n) for n in (1, 2)])
+                if len(found) == 3:
+                    break
+            assert found[0] == Missed(topic, 0, 1, 6, "beyond_end")
+            assert [item.data for item in found[1:] if isinstance(item, Message)] == [1, 2]
+            assert client.repeats == 0
+
+    run(test)

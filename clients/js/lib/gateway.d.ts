@@ -49,6 +49,8 @@ export interface Options<Data = unknown> {
     onState?(state: State): void;
     /** What the gateway will not do, however often it is asked. The client stops. */
     onRefused?(code: string, message: string): void;
+    /** What went wrong on this side. What a handler has failed on is given to it again; the console is told otherwise. */
+    onError?(error: unknown): void;
     store?: Store;
     /** Asked for before every connection, so that it may be a fresh one. */
     accessToken?(): string | Promise<string>;
@@ -78,35 +80,53 @@ export declare class GatewayClient<Data = unknown> {
     connects: number;
     private readonly store;
     private place;
+    private life;
+    /** The connection, or what is to become it. */
     private socket;
     private waiting;
     private waitingSize;
-    private isHandling;
+    private handling;
     private attempts;
-    private retryAfter;
-    private isStopped;
+    /** When the gateway will hear of us again, by the page's clock. */
+    private notBefore;
     private timer;
     private watchdog;
+    private wake;
     constructor(options: Options<Data>);
+    /** Go on from the place that is stored. One that has been started is left alone. */
     start(): Promise<void>;
+    /** What is in the application's hands is stored when it is done; what waits behind it comes after the next start. */
     stop(): void;
     /** Cut the connection, as a network does; it comes back by itself. */
     drop(): void;
     private connect;
+    /** Have no connection. Whatever the old one does yet is not listened to. */
+    private release;
+    /** End a connection without waiting for its other side, which may be gone. */
+    private cut;
     /** Connect again in a while, when what has come is handled. */
     private again;
+    private tryNow;
     private hello;
     /** A connection that says nothing for long is asked, and one that does not answer is gone. */
     private watch;
     private take;
     private handle;
+    /** A place that is not stored is an older one: nothing is missed by it. */
+    private save;
     private hear;
     private message;
     private gap;
+    /** Let the application have something until it takes it; false where the client is stopped before that. */
+    private isHandled;
+    /** Wait for a while, or for a stop. */
+    private pause;
     private answer;
+    private isLive;
     private refused;
     private refuse;
     private next;
     private reach;
     private tell;
+    private fault;
 }

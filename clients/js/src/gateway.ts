@@ -55,6 +55,8 @@ export interface Options<Data = unknown> {
   onState?(state: State): void;
   /** What the gateway will not do, however often it is asked. The client stops. */
   onRefused?(code: string, message: string): void;
+  /** What went wrong on this side. What a handler has failed on is given to it again; the console is told otherwise. */
+  onError?(error: unknown): void;
   store?: Store;
   /** Asked for before every connection, so that it may be a fresh one. */
   accessToken?(): string | Promise<string>;
@@ -65,12 +67,24 @@ export interface Options<Data = unknown> {
 
 const FIRST_WAIT_MS = 100;
 const LONGEST_WAIT_MS = 30_000;
+const CONNECT_MS = 15_000;
 const QUIET_MS = 25_000;
 const ANSWER_MS = 10_000;
+/** How often the place is stored in the middle of what came at once. */
+const SAVE_EVERY_MS = 200;
 const CREDIT = 1_000;
 /** What may wait for a slow application. Beyond it the connection is closed, and resumed when there is room. */
 const MOST_WAITING = 8 << 20;
-const FINAL = new Set(["not_allowed", "too_many_subscriptions", "unknown_topic", "bad_message", "no_channels"]);
+const FINAL = new Set([
+  "not_allowed",
+  "too_many_subscriptions",
+  "unknown_topic",
+  "unknown_partition",
+  "bad_message",
+  "no_channels",
+]);
+/** After these gaps other records come at the offsets of those that are lost. */
+const TAKEN_BACK = new Set(["truncated", "beyond_end"]);
 const UNAUTHORIZED = 4001;
 /** Before the data stand texts of the gateway's own, and no text in JSON has a bare quotation mark. */
 const OFFSET = /,"partition":\d+,"offset":(\d+),/;
@@ -103,6 +117,14 @@ export class InMemory implements Store {
   }
 }
 
+interface Heard {
+  readonly socket: WebSocket;
+  readonly text: string;
+}
+
+/** From a start to its stop. Whatever has waited for something looks whether it is still in the same one. */
+type Life = object;
+
 /** Serves one set of channels from `start` until `stop`. */
 export class GatewayClient<Data = unknown> {
   /** Messages that came and were known already. */
@@ -111,89 +133,127 @@ export class GatewayClient<Data = unknown> {
   connects = 0;
   private readonly store: Store;
   private place: Place = { token: null, positions: {} };
+  private life: Life | null = null;
+  /** The connection, or what is to become it. */
   private socket: WebSocket | null = null;
-  private waiting: string[] = [];
+  private waiting: Heard[] = [];
   private waitingSize = 0;
-  private isHandling = false;
+  private handling: Promise<void> | null = null;
   private attempts = 0;
-  private retryAfter = 0;
-  private isStopped = false;
+  /** When the gateway will hear of us again, by the page's clock. */
+  private notBefore = 0;
   private timer: ReturnType<typeof setTimeout> | undefined;
   private watchdog: ReturnType<typeof setTimeout> | undefined;
+  private wake: () => void = () => {};
 
   constructor(private readonly options: Options<Data>) {
     this.store = options.store ?? new InMemory();
   }
 
+  /** Go on from the place that is stored. One that has been started is left alone. */
   async start(): Promise<void> {
-    this.isStopped = false;
-    this.place = (await this.store.load()) ?? { token: null, positions: {} };
-    await this.connect();
+    if (this.life !== null) return;
+    const life = (this.life = {});
+    try {
+      // What was in the application's hands at the last stop moves the place yet.
+      await this.handling;
+      const place = await this.store.load();
+      if (this.life !== life) return;
+      this.place = place ?? { token: null, positions: {} };
+      this.attempts = 0;
+      await this.connect(life);
+    } catch (error) {
+      if (this.life === life) this.life = null;
+      throw error;
+    }
   }
 
+  /** What is in the application's hands is stored when it is done; what waits behind it comes after the next start. */
   stop(): void {
-    this.isStopped = true;
+    if (this.life === null) return;
+    this.life = null;
     clearTimeout(this.timer);
-    clearTimeout(this.watchdog);
-    this.socket?.close(1000);
+    this.wake();
+    this.waiting = [];
+    this.waitingSize = 0;
+    this.release()?.close(1000);
     this.tell("stopped");
   }
 
   /** Cut the connection, as a network does; it comes back by itself. */
   drop(): void {
-    this.socket?.close(4000, "dropped");
+    if (this.socket !== null) this.cut(this.socket, "dropped");
   }
 
-  private async connect(): Promise<void> {
-    if (this.isStopped) return;
+  private async connect(life: Life): Promise<void> {
     this.tell("connecting");
+    if (this.life !== life) return;
     let url = this.options.url;
-    try {
-      if (this.options.accessToken !== undefined) {
-        const token = await this.options.accessToken();
+    if (this.options.accessToken !== undefined) {
+      try {
+        const token = await soon(this.options.accessToken());
         url += `${url.includes("?") ? "&" : "?"}access_token=${encodeURIComponent(token)}`;
+      } catch (error) {
+        this.fault(error);
+        if (this.life === life) this.again(life);
+        return;
       }
-    } catch {
-      this.again();
-      return;
+      if (this.life !== life) return;
     }
     const socket = new (this.options.WebSocket ?? WebSocket)(url);
     this.socket = socket;
+    this.watchdog = setTimeout(() => this.cut(socket, "no answer"), CONNECT_MS);
     socket.onopen = () => {
+      if (socket !== this.socket) return;
       this.connects += 1;
       socket.send(JSON.stringify(this.hello()));
       this.watch(socket);
     };
     socket.onmessage = (event: MessageEvent<string>) => {
+      if (socket !== this.socket) return;
       this.watch(socket);
-      this.take(socket, event.data);
+      this.take(life, socket, event.data);
     };
     socket.onclose = (event: CloseEvent) => {
       if (socket !== this.socket) return;
-      clearTimeout(this.watchdog);
-      this.socket = null;
+      this.release();
       if (event.code === UNAUTHORIZED && this.options.accessToken === undefined) {
         this.refuse("unauthorized", event.reason);
       } else {
-        this.again();
+        this.again(life);
       }
     };
   }
 
+  /** Have no connection. Whatever the old one does yet is not listened to. */
+  private release(): WebSocket | null {
+    const socket = this.socket;
+    clearTimeout(this.watchdog);
+    this.socket = null;
+    return socket;
+  }
+
+  /** End a connection without waiting for its other side, which may be gone. */
+  private cut(socket: WebSocket, reason: string): void {
+    if (socket !== this.socket) return;
+    this.release();
+    socket.close(4000, reason);
+    if (this.life !== null) this.again(this.life);
+  }
+
   /** Connect again in a while, when what has come is handled. */
-  private again(): void {
-    if (this.isStopped) return;
+  private again(life: Life): void {
     this.tell("waiting");
+    if (this.life !== life) return;
     this.attempts += 1;
-    const longest = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** this.attempts);
-    const wait = this.retryAfter * 1000 + longest * Math.random();
-    this.retryAfter = 0;
     clearTimeout(this.timer);
-    const tryNow = () => {
-      if (this.isHandling) this.timer = setTimeout(tryNow, FIRST_WAIT_MS);
-      else void this.connect();
-    };
-    this.timer = setTimeout(tryNow, wait);
+    this.timer = setTimeout(() => this.tryNow(life), growing(this.attempts) * Math.random());
+  }
+
+  private tryNow(life: Life): void {
+    const wait = this.handling !== null ? FIRST_WAIT_MS : this.notBefore - performance.now();
+    if (wait > 0) this.timer = setTimeout(() => this.tryNow(life), wait);
+    else this.connect(life).catch((error: unknown) => this.fault(error));
   }
 
   private hello(): object {
@@ -212,96 +272,152 @@ export class GatewayClient<Data = unknown> {
     clearTimeout(this.watchdog);
     this.watchdog = setTimeout(() => {
       socket.send('{"type":"ping"}');
-      this.watchdog = setTimeout(() => socket.close(4000, "no answer"), ANSWER_MS);
+      this.watchdog = setTimeout(() => this.cut(socket, "no answer"), ANSWER_MS);
     }, QUIET_MS);
   }
 
-  private take(socket: WebSocket, text: string): void {
-    this.waiting.push(text);
+  private take(life: Life, socket: WebSocket, text: string): void {
+    this.waiting.push({ socket, text });
     this.waitingSize += text.length;
-    if (this.waitingSize > MOST_WAITING) socket.close(4000, "the application is behind");
-    if (!this.isHandling) void this.handle();
+    if (this.waitingSize > MOST_WAITING) this.cut(socket, "the application is behind");
+    this.handling ??= this.handle(life);
   }
 
-  private async handle(): Promise<void> {
-    this.isHandling = true;
-    try {
-      while (this.waiting.length > 0) {
-        const texts = this.waiting;
-        this.waiting = [];
-        for (const text of texts) {
-          this.waitingSize -= text.length;
-          if (!this.isStopped) await this.hear(text);
+  private async handle(life: Life): Promise<void> {
+    let saved = performance.now();
+    while (this.waiting.length > 0) {
+      const batch = this.waiting;
+      this.waiting = [];
+      for (const heard of batch) {
+        if (this.life !== life) break;
+        this.waitingSize -= heard.text.length;
+        try {
+          await this.hear(life, heard);
+        } catch (error) {
+          // No gateway says so. It may have been a record: what comes behind it must not move the place.
+          this.waiting = [];
+          this.waitingSize = 0;
+          this.fault(error);
+          this.cut(heard.socket, "not understood");
+          break;
         }
-        await this.store.save(this.place);
+        if (performance.now() - saved > SAVE_EVERY_MS) {
+          await this.save();
+          saved = performance.now();
+        }
       }
-    } finally {
-      this.isHandling = false;
+      await this.save();
+    }
+    this.handling = null;
+  }
+
+  /** A place that is not stored is an older one: nothing is missed by it. */
+  private async save(): Promise<void> {
+    try {
+      await this.store.save(this.place);
+    } catch (error) {
+      this.fault(error);
     }
   }
 
-  private async hear(text: string): Promise<void> {
+  private async hear(life: Life, { socket, text }: Heard): Promise<void> {
     const told = JSON.parse(text) as Record<string, unknown>;
-    this.attempts = 0;
-    const found = OFFSET.exec(text);
-    if (found !== null && "offset" in told) await this.message(told, BigInt(found[1]!));
-    else if (told["type"] === "gap") await this.gap(told, FROM.exec(text)!);
-    else this.answer(told);
+    if ("offset" in told) await this.message(life, told, BigInt(OFFSET.exec(text)![1]!));
+    else if (told["type"] === "gap") await this.gap(life, told, FROM.exec(text)!);
+    else this.answer(socket, told);
   }
 
-  private async message(told: Record<string, unknown>, offset: bigint): Promise<void> {
+  private async message(life: Life, told: Record<string, unknown>, offset: bigint): Promise<void> {
     const { topic, partition } = told as unknown as Message;
     if (offset < this.next(topic, partition)) {
       this.repeats += 1;
       return;
     }
     const replayed = told["type"] === "replay:message";
-    const data = told["encoding"] === "base64" ? bytes(told["data"] as string) : told["data"];
-    await this.options.onMessage({ ...(told as unknown as Message<Data>), data: data as Data, offset, replayed });
+    const data = (told["encoding"] === "base64" ? bytes(told["data"] as string) : told["data"]) as Data;
+    const message = { ...(told as unknown as Message<Data>), data, offset, replayed };
+    if (!(await this.isHandled(life, () => this.options.onMessage(message)))) return;
+    this.attempts = 0;
     this.reach(topic, partition, offset + 1n);
   }
 
-  private async gap(told: Record<string, unknown>, range: RegExpExecArray): Promise<void> {
+  private async gap(life: Life, told: Record<string, unknown>, range: RegExpExecArray): Promise<void> {
     const { topic, partition, reason } = told as unknown as Gap;
     const from = BigInt(range[1]!);
     const to = range[2] === "null" ? null : BigInt(range[2]!);
+    if (!(await this.isHandled(life, () => this.options.onGap?.({ topic, partition, reason, from, to })))) return;
     if (reason === "recreated") {
       delete this.place.positions[topic]?.[partition];
       this.place.token = null;
+    } else if (TAKEN_BACK.has(reason)) {
+      (this.place.positions[topic] ??= {})[partition] = String(from);
+      this.place.token = null;
+    } else if (to !== null) {
+      this.reach(topic, partition, to + 1n);
     }
-    await this.options.onGap?.({ topic, partition, reason, from, to });
-    if (to !== null) this.reach(topic, partition, to + 1n);
   }
 
-  private answer(told: Record<string, unknown>): void {
+  /** Let the application have something until it takes it; false where the client is stopped before that. */
+  private async isHandled(life: Life, give: () => void | Promise<void>): Promise<boolean> {
+    for (let failures = 0; this.life === life; failures += 1) {
+      try {
+        await give();
+        return true;
+      } catch (error) {
+        this.fault(error);
+      }
+      if (this.life === life) await this.pause(growing(failures));
+    }
+    return false;
+  }
+
+  /** Wait for a while, or for a stop. */
+  private pause(ms: number): Promise<void> {
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, ms);
+      this.wake = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+    });
+  }
+
+  private answer(socket: WebSocket, told: Record<string, unknown>): void {
     switch (told["type"]) {
       case "subscribed":
         for (const [topic, places] of Object.entries(told["positions"] as Place["positions"])) {
           for (const [partition, offset] of Object.entries(places)) this.reach(topic, Number(partition), BigInt(offset));
         }
-        this.tell("live");
+        this.place.token = (told["token"] as string | undefined) ?? null;
+        this.isLive(socket);
         break;
       case "token":
         // All that came before it has been handled: it stands for the positions too.
         this.place.token = told["token"] as string;
         break;
       case "resume_ack":
-        if (told["status"] === "partial") this.socket?.send(`{"type":"ack","data":{"credit":${CREDIT}}}`);
-        else this.tell("live");
+        if (told["status"] !== "partial") this.isLive(socket);
+        else if (socket === this.socket) socket.send(`{"type":"ack","data":{"credit":${CREDIT}}}`);
         break;
       case "error":
-        this.refused(told["code"] as string, told["message"] as string, told["retry_after"] as number | undefined);
+        this.refused(socket, told["code"] as string, told["message"] as string, told["retry_after"] as number | null);
     }
   }
 
-  private refused(code: string, message: string, retryAfter: number | undefined): void {
+  private isLive(socket: WebSocket): void {
+    this.attempts = 0;
+    if (socket === this.socket) this.tell("live");
+  }
+
+  private refused(socket: WebSocket, code: string, message: string, retryAfter: number | null | undefined): void {
     if (FINAL.has(code)) {
       this.refuse(code, message);
       return;
     }
     if (code.startsWith("token_")) this.place.token = null;
-    this.retryAfter = retryAfter ?? 0;
-    this.socket?.close(4000, "again");
+    // All who were told the same come back one after the other.
+    this.notBefore = performance.now() + (retryAfter ?? 0) * 1000 * (1 + Math.random() / 4);
+    this.cut(socket, "again");
   }
 
   private refuse(code: string, message: string): void {
@@ -318,8 +434,31 @@ export class GatewayClient<Data = unknown> {
   }
 
   private tell(state: State): void {
-    this.options.onState?.(state);
+    try {
+      this.options.onState?.(state);
+    } catch (error) {
+      this.fault(error);
+    }
   }
+
+  private fault(error: unknown): void {
+    if (this.options.onError === undefined) console.error(error);
+    else this.options.onError(error);
+  }
+}
+
+function growing(attempts: number): number {
+  return Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** attempts);
+}
+
+/** What is promised, or an error where it takes too long. */
+function soon(promised: string | Promise<string>): Promise<string> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(() => reject(new Error(`no access token within ${CONNECT_MS} ms`)), CONNECT_MS);
+    Promise.resolve(promised)
+      .then(resolve, reject)
+      .finally(() => clearTimeout(timer));
+  });
 }
 
 function bytes(base64: string): Uint8Array {

@@ -34,6 +34,8 @@ app.command(
     Takes about a minute and a half.
 
     Changes of Postgres in Kinesis instead, and a leader that is killed: strandline demo cdc
+
+    Prices in a browser, and a network that is cut: strandline demo gateway
     """,
 )
 app.command(

@@ -45,6 +45,15 @@ app.command(
     what arrived with what was done. Takes about a minute and a half.
     """,
 )
+app.command(
+    "strandline.cli.demo_gateway:gateway",
+    name="gateway",
+    help="""Show prices that tick in a browser, with a button that cuts the network, and that nothing is missed.
+
+    Starts a real Kafka broker, a producer of prices, the gateway, and a page on this machine whose address it prints.
+    The page counts what it misses and what comes twice. Ctrl-C ends it.
+    """,
+)
 
 
 @app.default

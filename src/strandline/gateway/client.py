@@ -24,6 +24,8 @@ CREDIT = 1000
 # Answers to a resume that trying again does not help.
 FINAL = {"not_allowed", "too_many_subscriptions", "unknown_topic", "bad_message"}
 TOKEN_FAULTS = ("token_",)
+# After these gaps other records come at the offsets of those that are lost.
+TAKEN_BACK = {"truncated", "beyond_end"}
 UNAUTHORIZED = 401
 
 
@@ -150,8 +152,8 @@ class GatewayClient:
                     yield item
                     if isinstance(item, Message):
                         self._reach(item.topic, item.partition, item.offset + 1)
-                    elif item.last is not None:
-                        self._reach(item.topic, item.partition, item.last + 1)
+                    else:
+                        self._pass_over(item)
                     await self._store.save(self._place)
             except (ConnectionClosed, OSError, TimeoutError, InvalidHandshake, _Again) as error:
                 if _is_refusal(error):
@@ -176,7 +178,7 @@ class GatewayClient:
                         continue
                     yield _message(told)
                 elif told.type == "gap":
-                    yield self._missed(told)
+                    yield Missed(told.topic, told.partition, told.from_ or 0, told.to, told.reason)
                 else:
                     await self._answered(connection, told)
 
@@ -197,6 +199,7 @@ class GatewayClient:
                 for topic, numbers in told.positions.items():
                     for number, offset in numbers.items():
                         self._reach(topic, number, int(offset))
+                self._place.token = told.token
                 await self._store.save(self._place)
             case "token":
                 # All before it has been handled: it stands for the positions too.
@@ -212,11 +215,15 @@ class GatewayClient:
             case "error":
                 raise _Again(told.message, told.retry_after)
 
-    def _missed(self, told: _Envelope) -> Missed:
-        if told.reason == "recreated":
-            self._place.positions.get(told.topic, {}).pop(told.partition, None)
+    def _pass_over(self, missed: Missed) -> None:
+        if missed.reason == "recreated":
+            self._place.positions.get(missed.topic, {}).pop(missed.partition, None)
             self._place.token = None
-        return Missed(told.topic, told.partition, told.from_ or 0, told.to, told.reason)
+        elif missed.reason in TAKEN_BACK:
+            self._place.positions.setdefault(missed.topic, {})[missed.partition] = missed.first
+            self._place.token = None
+        elif missed.last is not None:
+            self._reach(missed.topic, missed.partition, missed.last + 1)
 
     def _reach(self, topic: str, partition: int, offset: int) -> None:
         places = self._place.positions.setdefault(topic, {})

@@ -195,7 +195,9 @@ class Session:
         for feed in self._hub.feeds.values():
             if feed not in self.behind:
                 self._since.setdefault(feed, feed.end)
-        self.tell({"type": "subscribed", "channels": list(channels), "positions": self._told_positions()})
+        told = {"type": "subscribed", "channels": list(channels), "positions": self._told_positions()}
+        # Positions do not tell a topic from another of its name; a token does.
+        self.tell({**told, "token": self._server.token(self)})
 
     def _unsubscribe(self, channels: Sequence[str]) -> None:
         for channel in channels:
@@ -333,9 +335,18 @@ class Session:
         found: Positions = {}
         for feed in self._hub.feeds.values():
             place = self.behind.get(feed)
-            at = Position(feed.end, feed.topic_id, feed.epoch) if place is None else place.position
+            at = self._live_position(feed) if place is None else place.position
             found.setdefault(feed.partition.topic, {})[feed.partition.number] = at
         return found
+
+    def _live_position(self, feed: Feed) -> Position:
+        """Behind what came, or at the first of it that is kept back."""
+        kept = [
+            record.offset if lost is None else lost.first
+            for (its, _), (record, lost) in self._kept.items()
+            if its is feed
+        ]
+        return Position(min(kept), feed.topic_id) if kept else Position(feed.end, feed.topic_id, feed.epoch)
 
     def _told_positions(self) -> dict[str, dict[str, str]]:
         return {

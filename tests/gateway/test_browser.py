@@ -1,0 +1,140 @@
+"""The browser's client in headless Chromium against a real gateway, with a network between them that is cut."""
+
+import asyncio
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import uuid4
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from strandline.demo.network import Network
+from strandline.gateway.server import Gateway
+from strandline.stack import KafkaCluster
+from tests.gateway.support import Site, run, serving, write
+from tests.ordered.support import create_topic
+from tests.report.browser import Browser
+from tests.support import TIMEOUT
+
+LISTEN = "return listen({ url: arguments[0] }).client.start()"
+RESUME_AT = """
+const place = { token: null, positions: { [arguments[1]]: { 0: arguments[2] } } };
+return listen({ url: arguments[0], store: { load: () => place, save: () => {} } }).client.start();
+"""
+
+
+def port_of(gateway: Gateway) -> int:
+    return int(gateway.address.rpartition(":")[2])
+
+
+def opened(chromium: Browser, site: Site) -> None:
+    chromium.open(site.address)
+    chromium.until("return window.isReady")
+
+
+def test_a_browser_whose_network_is_cut_sees_every_record_once_and_in_order(
+    kafka: KafkaCluster, chromium: Browser, site: Site
+) -> None:
+    topic = f"gateway-{uuid4().hex[:8]}"
+    create_topic(kafka.address, topic, 2)
+    opened(chromium, site)
+    rounds, some = 8, 150
+
+    async def test() -> None:
+        # So little is kept that some of it is read from Kafka, and some from memory.
+        few = {"recent_bytes": 20_000, "limits": {"cold_every_s": 0.001}}
+        async with serving(kafka.address, [topic], **few) as gateway, Network(port_of(gateway)) as network:
+            await asyncio.to_thread(chromium.run, LISTEN, f"ws://127.0.0.1:{network.port}")
+            await asyncio.to_thread(chromium.until, "return noted.states.at(-1) === 'live'")
+            for round_ in range(rounds):
+                numbers = range(round_ * some, (round_ + 1) * some)
+                writing = asyncio.to_thread(write, kafka.address, topic, [(n % 2, "a", n) for n in numbers])
+                match round_ % 4:
+                    case 1:
+                        await asyncio.gather(writing, asyncio.to_thread(chromium.run, "noted.client.drop()"))
+                    case 3:
+                        network.cut()
+                        await asyncio.to_thread(chromium.until, "return noted.states.at(-1) !== 'live'")
+                        await writing
+                        network.restore()
+                    case _:
+                        await writing
+                        await asyncio.to_thread(chromium.until, f"return noted.seen.length > {round_ * some}")
+            await asyncio.to_thread(chromium.until, f"return noted.seen.length >= {rounds * some}")
+            await asyncio.to_thread(chromium.until, "return noted.states.at(-1) === 'live'")
+
+    run(test)
+    seen, gaps, repeats, connects = chromium.run(
+        "noted.client.stop(); return [noted.seen, noted.gaps, noted.client.repeats, noted.client.connects]"
+    )
+    for partition in range(2):
+        of_it = [(int(offset), data) for number, offset, data in seen if number == partition]
+        assert of_it == list(enumerate(range(partition, rounds * some, 2)))
+    assert (gaps, repeats) == ([], 0)
+    assert connects >= 1 + rounds // 2
+
+
+def test_a_browser_is_told_exactly_what_was_deleted_meanwhile(
+    kafka: KafkaCluster, chromium: Browser, site: Site
+) -> None:
+    topic = f"gateway-{uuid4().hex[:8]}"
+    create_topic(kafka.address, topic)
+    write(kafka.address, topic, [(0, "a", n) for n in range(30)])
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    for future in admin.delete_records([TopicPartition(topic, 0, 20)]).values():
+        future.result(TIMEOUT)
+    opened(chromium, site)
+
+    async def test() -> None:
+        async with serving(kafka.address, [topic]) as gateway:
+            await asyncio.to_thread(chromium.run, RESUME_AT, gateway.address, topic, "5")
+            await asyncio.to_thread(chromium.until, "return noted.states.at(-1) === 'live'")
+
+    run(test)
+    seen, gaps = chromium.run("noted.client.stop(); return [noted.seen, noted.gaps]")
+    assert gaps == [{"topic": topic, "partition": 0, "from": "5", "to": "19", "reason": "deleted"}]
+    assert seen == [[0, str(n), n] for n in range(20, 30)]
+
+
+@contextmanager
+def demo() -> Iterator[str]:
+    """The address of a demo that runs; Ctrl-C has ended it in good order afterwards."""
+    command = [sys.executable, "-m", "strandline", "demo", "gateway", "--seconds", str(TIMEOUT)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = None
+            while found is None:
+                assert select.select([process.stdout], [], [], TIMEOUT)[0], "it says nothing"
+                line = process.stdout.readline()
+                assert line, "it ended before it said where it is"
+                found = re.search(r"http://127\.0\.0\.1:\d+", line)
+            yield found[0]
+            process.send_signal(signal.SIGINT)
+            assert "messages delivered on" in process.stdout.read()
+            assert process.wait(TIMEOUT) == 0
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def test_the_demo_misses_nothing_when_its_network_is_cut(chromium: Browser) -> None:
+    with demo() as address:
+        chromium.resize(1280, 900)
+        chromium.open(address)
+        counted = "return Number(document.getElementById('messages').textContent.replace(',', ''))"
+        chromium.until(f"{counted} > 30")
+        chromium.click("#cut")
+        chromium.until("return document.getElementById('state').dataset.state === 'waiting'")
+        before = chromium.run(counted)
+        chromium.until("return document.getElementById('state').dataset.state === 'live'")
+        chromium.until(f"{counted} > {before} + 50")
+        assert chromium.texts("#gaps, #repeats") == ["0", "0"]
+        assert int(chromium.texts("#replayed")[0]) > 0
+        assert len(chromium.texts(".card")) == 6
+        chromium.open("about:blank")
