@@ -252,6 +252,15 @@ def throughput(address: str, directory: Path, requests: int) -> Speed:
     return speed
 
 
+def bare_speed(directory: Path, requests: int) -> float:
+    """What a loop gets out of the same target that does nothing but send when something has come."""
+    with target(directory) as (port, _, _):
+        argv = [sys.executable, "-m", "bench.replay_bare", str(port), str(requests)]
+        rate = float(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+    progress(f"a bare loop: {rate:,.0f}/s")
+    return rate
+
+
 def wrk(directory: Path, seconds: int = 5) -> float | None:
     """What wrk gets out of the same target."""
     command = shutil.which("wrk")
@@ -282,10 +291,12 @@ if __name__ == "__main__":
             figures += fidelity(address, directory, chosen.seconds, chosen.rounds)
         if chosen.only != "fidelity":
             peer = wrk(directory)
+            limit = bare_speed(directory, chosen.requests)
             small = throughput(address, directory, chosen.requests // 10)
             large = throughput(address, directory, chosen.requests)
             figures += [
                 Figure("replay.max_rps", large.rps, "requests/s as fast as the target answers; aim: 12,000"),
+                Figure("replay.bare_rps", limit, "the limit of Python here: a loop that only sends and is answered"),
                 Figure("replay.cpu_us", large.cpu_us, "CPU of the replay for each request, µs"),
                 Figure("replay.memory_growth", large.peak_mb / small.peak_mb, "peak memory, ten times as long"),
             ]

@@ -1,12 +1,16 @@
 """The limit of a machine: a bare loop that sends at absolute times, with no log, no order to keep, and no results.
 
 `python -m bench.replay_bare PORT DUE_FILE WALL`: the times of DUE_FILE, 64-bit nanoseconds, counted from WALL.
+
+`python -m bench.replay_bare PORT COUNT`: so many requests as fast as they are answered, one at a time on each
+connection; an answer is whatever comes, and is not looked at. Prints requests a second.
 """
 
 import asyncio
 import sys
 import time
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import uvloop
@@ -26,6 +30,36 @@ async def main(port: int, due: list[int], wall: int) -> None:
     await asyncio.sleep(ANSWERED_WITHIN_S)
 
 
+class Again(asyncio.Protocol):
+    """Sends the next request when something has come."""
+
+    def __init__(self, left: "list[int]", done: asyncio.Event) -> None:
+        self._left = left
+        self._done = done
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._write = cast("asyncio.Transport", transport).write
+        self.data_received(b"")
+
+    def data_received(self, data: bytes) -> None:  # noqa: ARG002  (asyncio's signature)
+        if self._left:
+            self._write(request(self._left.pop()))
+        else:
+            self._done.set()
+
+
+async def as_fast_as_answered(port: int, count: int) -> None:
+    loop, done, left = asyncio.get_running_loop(), asyncio.Event(), list(range(count))
+    begin = time.perf_counter()
+    for _ in range(CONNECTIONS):
+        await loop.create_connection(lambda: Again(left, done), "127.0.0.1", port)
+    await done.wait()
+    print(count / (time.perf_counter() - begin))
+
+
 if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        uvloop.run(as_fast_as_answered(int(sys.argv[1]), int(sys.argv[2])))
+        sys.exit()
     times = np.fromfile(Path(sys.argv[2]), dtype=np.int64).tolist()
     uvloop.run(main(int(sys.argv[1]), times, int(sys.argv[3])))
