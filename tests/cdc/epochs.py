@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from types import GeneratorType
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from strandline.cdc.sending import FOREVER, Fence
 from strandline.spark.kinesis import in_order
 from strandline.spark.postgres_wal import WalReader
 from strandline.units import Nanos
+from tests.support import wait_for
 
 STEPS = ("read", "noted", "sending", "sent", "done")
 
@@ -85,7 +87,10 @@ class Query:
                 return fence()
 
             rows = in_order(self._altered(self._rows(start, end)))
-            self._sender.send(rows, leadership=self._leadership, fence=may_send)
+            try:
+                self._sender.send(rows, leadership=self._leadership, fence=may_send)
+            finally:
+                wait_for(lambda: _is_closed(rows), "whoever reads rows has ended")
         self._reach("sent")
         self._checkpoint.finish()
         self._reach("done")
@@ -95,3 +100,12 @@ class Query:
         """As tasks read them, who have readers of their own."""
         for partition in self.reader.partitions(start, end):
             yield from self._make().read(pickle.loads(pickle.dumps(partition)))  # noqa: S301  (our own)
+
+
+def _is_closed(rows: Iterator[pa.RecordBatch]) -> bool:
+    """A sender that has failed leaves a thread that may be waiting for rows, and about to take the slot."""
+    assert isinstance(rows, GeneratorType)
+    if rows.gi_running:
+        return False
+    rows.close()
+    return True
