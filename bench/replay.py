@@ -296,7 +296,7 @@ if __name__ == "__main__":
             large = throughput(address, directory, chosen.requests)
             figures += [
                 Figure("replay.max_rps", large.rps, "requests/s as fast as the target answers; aim: 12,000"),
-                Figure("replay.bare_rps", limit, "the limit of Python here: a loop that only sends and is answered"),
+                Figure("replay.bare_rps", limit, "the limit here: a loop that only sends and is answered"),
                 Figure("replay.cpu_us", large.cpu_us, "CPU of the replay for each request, µs"),
                 Figure("replay.memory_growth", large.peak_mb / small.peak_mb, "peak memory, ten times as long"),
             ]
