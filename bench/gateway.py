@@ -21,6 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from bench.figures import Figure, report
 from bench.gateway_clients import Listener, masked
+from bench.process import cpu_seconds
 from strandline.stack import Stack
 
 SUBSCRIBERS = 500
@@ -32,7 +33,6 @@ CALM_SUBSCRIBERS = 100
 RESUMES = 300
 IDLE = 5_000
 STORM = 500
-TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 PAST = 60_000
 T = TypeVar("T")
 SETTINGS = """\
@@ -40,12 +40,6 @@ token_every_s: 3600
 history_bytes: 1024
 limits: {cold_every_s: 0.001, queue_bytes: 67108864, connections_per_address: 20000}
 """
-
-
-def cpu_seconds(pid: int) -> float:
-    """What a process has used, in the kernel and out of it."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_A_SECOND
 
 
 def resident_kb(pid: int) -> int:

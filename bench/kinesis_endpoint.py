@@ -6,7 +6,6 @@ Requests are written beforehand and sent over plain sockets, so that what is mea
 import base64
 import http.client
 import json
-import os
 import random
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from urllib.parse import urlsplit
 from tests.moto import Moto
 
 from bench.figures import Figure, report
+from bench.process import cpu_seconds
 from strandline.stack import Kinesis
 
 RECORD_BYTES = 400
@@ -28,7 +28,6 @@ REQUESTS = 400
 PEER_REQUESTS = 8
 SHARDS = 4
 STREAM = "bench"
-TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def headers(action: str) -> dict[str, str]:
@@ -59,12 +58,6 @@ def bodies(count: int) -> list[bytes]:
         ).encode()
         for _ in range(count)
     ]
-
-
-def cpu_seconds(pid: int) -> float:
-    """What a process has used, in the kernel and out of it."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_A_SECOND
 
 
 def send(endpoint: str, action: str, requests: list[bytes]) -> None:

@@ -15,7 +15,7 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
 from strandline.gateway.auth import NotAllowedIn
-from strandline.gateway.session import Identity, Session
+from strandline.gateway.session import SLOW, Identity, Session
 from strandline.wire.asked import NotUnderstood, read
 
 if TYPE_CHECKING:
@@ -198,6 +198,7 @@ class Connection(asyncio.Protocol):
         """Close in good order, or at once where that takes too long."""
         if self._protocol is None or self._protocol.state is not OPEN:
             return
+        self._server.counts.slow += code == SLOW
         self._protocol.send_close(code, reason)
         self._flush(self._protocol)
 

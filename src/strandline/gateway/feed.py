@@ -7,7 +7,7 @@ from typing import NamedTuple
 from strandline.core.channel import Row, Template
 from strandline.core.gap import Gap, Reason
 from strandline.core.recent import Recent
-from strandline.kafka.cluster import Fetched
+from strandline.kafka.cluster import Fetched, Isolation
 from strandline.kafka.partition import Partition
 from strandline.wire.envelope import Stated, data_of, frame_of
 from strandline.wire.fetched import holes, rows, scan
@@ -24,6 +24,7 @@ from strandline.wire.records import (
 )
 
 NO_END = 2**63 - 1
+ISOLATION = Isolation.READ_COMMITTED
 # What Python needs for a record besides its frame.
 RECORD_BYTES = 250
 

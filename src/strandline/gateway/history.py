@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from strandline.core.gap import Gap, Log, Reason, begin
 from strandline.errors import BrokerRefused, BrokerUnreachable, Moved
-from strandline.gateway.feed import Feed, Item, read
+from strandline.gateway.feed import ISOLATION, Feed, Item, read
 from strandline.kafka.cluster import EARLIEST, LATEST, MOVED, Cluster, Isolation, again
 from strandline.wire.resume_token import Position
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 LEAST_BYTES = 64 << 10
 MOST_BYTES = 1 << 20
 READ_AT_ONCE = 4
-ISOLATION = Isolation.READ_COMMITTED
 NO_EPOCH = -1
 
 

@@ -30,6 +30,8 @@ class Hub:
         self.feeds: dict[Partition, Feed] = {}
         self.sessions: dict[Session, None] = {}
         self.audience: Audience[Session] = Audience()
+        self.ahead: dict[Session, None] = {}
+        """Those who were further, with another process, than this one has come yet."""
         self.delivered = 0
 
     def topics(self) -> dict[str, list[Feed]]:
@@ -61,8 +63,8 @@ class Hub:
                 run.append(item)
                 size += len(item.frame)
         self._send(feed, run, to)
-        for session in [session for session in self.sessions if session.behind]:
-            session.feed_moved(feed)
+        for session in self.ahead:
+            session.feed_moved()
 
     def replaced(self, old: Feed, gap: Gap) -> None:
         """Tell everybody that a partition is not what it was; the one in its place is there already, or is none."""

@@ -96,12 +96,11 @@ class Replaying:
         self._replay.is_paid = True
 
     async def _await_feed(self, feed: Feed, place: Behind) -> None:
-        place.is_ahead = True
-        async with asyncio.timeout(AHEAD_S):
-            while self._session.behind.get(feed) is place and place.position.offset > feed.end:
-                self._replay.more.clear()
-                await self._replay.more.wait()
-        place.is_ahead = False
+        with self._session.ahead():
+            async with asyncio.timeout(AHEAD_S):
+                while self._session.behind.get(feed) is place and place.position.offset > feed.end:
+                    self._replay.more.clear()
+                    await self._replay.more.wait()
         if self._session.behind.get(feed) is place:
             self._reach(feed, place, place.position.offset)
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -61,8 +62,6 @@ class Behind:
     barrier: int | None = None
     """Where what it had live before begins, if it had: from here it goes to `then`."""
     then: int = 0
-    is_ahead: bool = False
-    """Whether this process has yet to come to where the client is already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,10 +401,18 @@ class Session:
         """Wait until the connection takes more."""
         await self._wire.drained()
 
-    def feed_moved(self, feed: Feed) -> None:
-        """Something has come of a partition that it may be waiting for."""
-        place = self.behind.get(feed)
-        if self._replay is not None and place is not None and place.is_ahead:
+    @contextmanager
+    def ahead(self) -> Iterator[None]:
+        """Be told meanwhile when something comes."""
+        self._hub.ahead[self] = None
+        try:
+            yield
+        finally:
+            self._hub.ahead.pop(self, None)
+
+    def feed_moved(self) -> None:
+        """Something has come that it may be waiting for."""
+        if self._replay is not None:
             self._replay.more.set()
 
     def feed_replaced(self, old: Feed, new: Feed | None) -> None:

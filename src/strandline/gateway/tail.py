@@ -18,9 +18,9 @@ from kio.schema.errors import ErrorCode
 from strandline.core.gap import Gap, Reason
 from strandline.core.retry import Failure, GiveUp, Within, decide
 from strandline.errors import BrokerRefused, BrokerUnreachable, KafkaError, Moved, TopicReplaced, UnknownTopic
-from strandline.gateway.feed import Feed, Naming, Read, read
+from strandline.gateway.feed import ISOLATION, Feed, Naming, Read, read
 from strandline.gateway.hub import Hub
-from strandline.kafka.cluster import AGAIN, EARLIEST, LATEST, MOVED, Cluster, Fetched, Isolation
+from strandline.kafka.cluster import AGAIN, EARLIEST, LATEST, MOVED, Cluster, Fetched
 from strandline.kafka.partition import Partition
 from strandline.units import Nanos
 
@@ -28,7 +28,6 @@ MAX_WAIT = timedelta(milliseconds=500)
 LOOK_EVERY_S = 5.0
 FETCH_BYTES = 1 << 20
 FOREVER = replace(AGAIN, until=Within(Nanos(2**62)))
-ISOLATION = Isolation.READ_COMMITTED
 
 log = logging.getLogger(__name__)
 
