@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help venv browser demo test check format proto bench bench-capture bench-cdc bench-core bench-fleet bench-gateway bench-kinesis bench-ordered bench-replay bench-spark-ordered bench-stack soak clean
+.PHONY: help venv compile programs demo test check format proto bench bench-capture bench-cdc bench-core bench-fleet bench-gateway bench-kinesis bench-ordered bench-proxy bench-replay bench-spark-ordered bench-stack proxy-matrix soak clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -12,13 +12,16 @@ venv: .venv/.ready ## a .venv with the package and all that tests and benches ne
 .venv/.ready: pyproject.toml constraints.txt tools/make-venv
 	@tools/make-venv
 
-browser: ## the Chromium that the report's page is tested in, where it is missing and root may install it
-	@tools/need-browser
+compile: venv ## what a replay does for each request, compiled anew where a source was edited; without it all works, more slowly
+	@$(BIN)/python tools/compile.py
+
+programs: ## Chromium and kcat for the tests, where they are missing and root may install them
+	@tools/need-programs
 
 demo: venv ## the product's main job, on real servers
 	@$(BIN)/strandline demo
 
-test: venv browser ## the whole suite, in three processes with servers of their own: most tests wait most of the time
+test: venv programs ## the whole suite, in three processes with servers of their own: most tests wait most of the time
 	@$(BIN)/pytest -n 3
 
 check: venv ## formatting, lint, types, import contracts
@@ -34,7 +37,7 @@ format: venv ## format the code
 proto: venv ## the module of captured traffic anew, from its .proto
 	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src strandline/wire/traffic.proto
 
-bench: bench-capture bench-cdc bench-core bench-fleet bench-gateway bench-kinesis bench-ordered bench-replay bench-spark-ordered bench-stack ## every benchmark
+bench: bench-capture bench-cdc bench-core bench-fleet bench-gateway bench-kinesis bench-ordered bench-proxy bench-replay bench-spark-ordered bench-stack ## every benchmark
 
 bench-core: venv ## the frontier: speed and size
 	@$(BIN)/python -m bench.core
@@ -42,7 +45,7 @@ bench-core: venv ## the frontier: speed and size
 bench-cdc: venv ## changes of Postgres into Kinesis: how fast, how late, and how long nothing when the leader is killed
 	@$(BIN)/python -m bench.cdc
 
-bench-fleet: venv ## traffic replayed by a fleet on Spark, traffic as a table, and the report on 1,000,000 exchanges
+bench-fleet: compile ## traffic replayed by a fleet on Spark, traffic as a table, and the report on 1,000,000 exchanges
 	@$(BIN)/python -m bench.fleet
 	@$(BIN)/python -m bench.traffic
 	@$(BIN)/python -m bench.report
@@ -56,7 +59,10 @@ bench-kinesis: venv ## the stack's Kinesis endpoint alone, beside moto
 bench-ordered: venv ## a log read in the order of its time, beside confluent-kafka and kafkars
 	@$(BIN)/python -m bench.ordered
 
-bench-replay: venv ## captured traffic replayed: how late, how fast, beside wrk where it is installed
+bench-proxy: venv ## several Kafka clusters as one: writing and reading through the proxy against the cluster itself
+	@$(BIN)/python -m bench.proxy
+
+bench-replay: compile ## captured traffic replayed: how late, how fast, beside wrk where it is installed; and what the capture adds
 	@$(BIN)/python -m bench.replay
 
 bench-spark-ordered: venv ## the same on Spark, beside a source without Kafka
@@ -67,6 +73,9 @@ bench-stack: venv ## seconds from `strandline up` to ready, cold and warm
 
 bench-capture: venv ## what the capture adds to a request, against the service without it
 	@$(BIN)/python -m bench.capture
+
+proxy-matrix: venv ## which clients were tried through the proxy, and with which versions of each API, into docs/proxy-matrix.md
+	@$(BIN)/python -m tests.proxy.matrix
 
 soak: venv ## trials too long for the suite
 	@$(BIN)/pytest -n 2 -m soak

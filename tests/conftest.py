@@ -5,10 +5,13 @@ import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
+
+from strandline.stack.postgres import Postgres
 
 pytest_plugins = ["strandline.stack.testing"]
 
@@ -20,8 +23,12 @@ settings.load_profile("strandline")
 # not run again.
 os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-# All of tests/spark/ but those that start applications of their own.
-SHARES_SPARK = re.compile(r"tests/spark/(?!test_(cdc_run|fleet|session)\.py)")
+# What shares something that is dear to start goes to one process of a run: all of tests/spark/ but those that start
+# applications of their own, and all of tests/proxy/ but those that need clusters of their own.
+SHARED = {
+    "spark": re.compile(r"tests/spark/(?!test_(cdc_run|fleet|session)\.py)"),
+    "proxy": re.compile(r"tests/proxy/(?!test_(faults|security|two_brokers|java|config)\.py)"),
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,13 +40,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Files go to the processes of a run in the order above, each as one.
 
-    Those that share a session of Spark go as one too. It is up once then, and keeps a core busy while the tests beside
-    it wait.
+    Those that share a session of Spark, or clusters behind a proxy, go as one too. These are up once then, and keep a
+    core busy while the tests beside them wait.
     """
     config.option.loadscopereorder = False
     scheduler = LoadFileScheduling(config, log)
-    scheduler._split_scope = lambda test: "spark" if SHARES_SPARK.match(test) else test.partition("::")[0]
+    scheduler._split_scope = _scope
     return scheduler
+
+
+def _scope(test: str) -> str:
+    return next((name for name, files in SHARED.items() if files.match(test)), test.partition("::")[0])
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
@@ -54,3 +65,17 @@ def open_dir() -> Iterator[Path]:
         path = Path(directory)
         path.chmod(0o755)
         yield path
+
+
+@pytest.fixture(scope="session")
+def postgres16() -> Iterator[Postgres]:
+    """A server of the oldest version whose changes we read."""
+    with tempfile.TemporaryDirectory(prefix="strandline-test-") as directory:
+        path = Path(directory)
+        path.chmod(0o755)
+        server = Postgres(path / "postgres16", temporary=True, major=16)
+        server.start(Event())
+        try:
+            yield server
+        finally:
+            server.stop()

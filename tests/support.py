@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Any, Self
@@ -22,11 +23,12 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from strandline.stack.cache import cache_dir
 from strandline.stack.jars import kafka_version, pinned
+from strandline.stack.kafka import KafkaCluster
 from strandline.stack.processes import OWNER_VARIABLE
 
 TIMEOUT = 120.0
 WARM = multiprocessing.get_context("forkserver")
-COMMANDS = ("capture", "commands", "imports", "replay", "report", "tail", "up")
+COMMANDS = ("capture", "commands", "imports", "proxy", "replay", "report", "tail", "up")
 WARM.set_forkserver_preload([f"strandline.cli.{name}" for name in COMMANDS])
 
 
@@ -36,6 +38,18 @@ def wait_for(condition: Callable[[], object], what: str, timeout: float = TIMEOU
     while not condition():
         assert time.monotonic() < deadline, f"still not so after {timeout:g} s: {what}"
         time.sleep(0.02)
+
+
+@contextmanager
+def frozen(kafka: KafkaCluster) -> Iterator[None]:
+    """Kafka takes bytes and says nothing."""
+    kafka.brokers[0].send(signal.SIGSTOP)
+    # All of its threads: one that goes on for a moment could answer.
+    os.waitid(os.P_PID, kafka.brokers[0].pid, os.WSTOPPED | os.WNOWAIT)
+    try:
+        yield
+    finally:
+        kafka.brokers[0].send(signal.SIGCONT)
 
 
 def owned_processes(owner: int) -> dict[int, str]:

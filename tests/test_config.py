@@ -27,6 +27,7 @@ class Server(Section, frozen=True, kw_only=True):
 
 
 NONE = "and cannot be read as one; put it in quotes if it is text"
+NOT_FINITE = "is no finite number; put it in quotes if it is text"
 GOOD = """\
 listen: {port: 9092}
 routes:
@@ -80,6 +81,8 @@ def test_a_secret_does_not_show_itself(tmp_path: Path) -> None:
         ("    port: 1", f"    port: {'9' * 5000}", 9, f"'clusters.east.port': looks like a whole number {NONE}"),
         ("hunter2", "0b_", 10, f"'password': looks like a whole number {NONE}"),
         ("hunter2", f"1{':00' * 200}.5", 10, f"'password': looks like a number {NONE}"),
+        ("{clients: 10}", "{clients: .nan}", 6, f"'limits.clients': {NOT_FINITE}"),
+        ("hunter2", "-.inf", 10, f"'password': {NOT_FINITE}"),
         ("hunter2", "=", 10, f"'password': looks like a sign of YAML {NONE}"),
         ("clients: 10", "2020-99-99: 10", 6, f"'limits.2020-99-99': looks like a date {NONE}"),
         ("limits: {clients: 10}", "<<: {limits: {clients: 10}}", 6, "merge '<<' is not supported; write it out"),

@@ -1,6 +1,9 @@
 """Configuration files: YAML, checked whole before anything starts, every fault named with its place in the file."""
 
+import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -60,6 +63,15 @@ def only_key(section: Section) -> str:
     return given[0]
 
 
+@contextmanager
+def about(path: Path) -> Iterator[None]:
+    """What is found wrong later with what a file says is told with the file, too."""
+    try:
+        yield
+    except OptionError as error:
+        raise ConfigError(path, None, str(error)) from error
+
+
 def parse_address(text: str, option: str) -> tuple[str, int]:
     """HOST:PORT, an IPv6 address in brackets."""
     host, _, port = text.rpartition(":")
@@ -71,7 +83,12 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
 
 def load(path: Path, type_: type[T]) -> T:
     """Read a configuration file as the given type, or say what is wrong with it and where."""
-    root = _compose(path)
+    return parse(path, read_bounded(path), type_)
+
+
+def parse(path: Path, text: bytes, type_: type[T]) -> T:
+    """Read what a configuration file held as the given type."""
+    root = _compose(path, text)
     content = SafeConstructor().construct_document(root)
     try:
         return msgspec.convert(content, type_, dec_hook=_decode)
@@ -92,9 +109,8 @@ def read_bounded(path: Path) -> bytes:
     return content
 
 
-def _compose(path: Path) -> yaml.Node:
+def _compose(path: Path, text: bytes) -> yaml.Node:
     """The file as a tree that still knows its line numbers."""
-    text = read_bounded(path)
     try:
         _refuse_tricks(path, text)
         root: yaml.Node | None = yaml.compose(text, yaml.SafeLoader)
@@ -128,12 +144,15 @@ def _check(file: Path, node: yaml.Node, path: list[str], constructor: SafeConstr
     """Refuse what the YAML library would take silently, or refuse without saying where it is."""
     if isinstance(node, yaml.ScalarNode):
         try:
-            constructor.construct_object(node)
+            value = constructor.construct_object(node)
         except (ValueError, ArithmeticError, yaml.YAMLError):
             # Without the value, which may be a secret.
             kind = KINDS.get(node.tag, "a sign of YAML")
             problem = f"looks like {kind} and cannot be read as one; put it in quotes if it is text"
             raise ConfigError(file, node.start_mark.line + 1, _at(path, problem)) from None
+        if isinstance(value, float) and not math.isfinite(value):
+            problem = "is no finite number; put it in quotes if it is text"
+            raise ConfigError(file, node.start_mark.line + 1, _at(path, problem))
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             _check(file, item, [*path, str(index)], constructor)
@@ -176,7 +195,10 @@ class _Fault:
         if missing := MISSING_FIELD.search(self.problem):
             return f"key '{'.'.join([*self.path, missing[1]])}' is missing"
         if word := UNKNOWN_WORD.search(self.problem):
-            choices = [*_words(self.type_), *_keys(self.type_)]
+            keys = _keys(self.type_)
+            if word[1] in keys:
+                return _at(self.path, f"'{word[1]}' is a key and no word; write '{word[1]}:' and its settings below it")
+            choices = [*_words(self.type_), *(f"{key}: ..." for key in keys)]
             return _at(self.path, f"'{word[1]}' is unknown; {did_you_mean(word[1], choices)}")
         return _at(self.path, f"{self.problem[:1].lower()}{self.problem[1:]}")
 

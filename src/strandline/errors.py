@@ -6,6 +6,8 @@
     │   └── ConfigError                a configuration file that cannot be used, with the place in the file
     ├── OutputLost                     standard output that takes no more, such as on a full disk
     │   └── OutputClosed               nobody reads it any more
+    ├── CannotListen                   a port of ours that cannot be listened on
+    ├── SameCluster                    one cluster of Kafka under two names
     ├── CannotImport                   captured traffic that cannot be read, with its place
     ├── PositionError                  a position registered out of order with a frontier
     ├── NotOurs                        a record of a partition that is not assigned to us
@@ -13,12 +15,14 @@
     ├── MalformedHead                  the head of an HTTP message that is none
     ├── MalformedBody                  the body of an HTTP message that is not what its head says
     ├── MalformedResult                a record that is no result of a replay
+    ├── MalformedFrame                 a frame of Kafka's protocol that is not what it should be
     ├── MalformedChange                a message of Postgres' replication stream that is not what it should be
     ├── NoResults                      nothing to make a report of
     ├── GateFailed                     a report that does not keep a threshold of the user's
     ├── TransformFailed                a request that a transform could not make; it fails alone, the replay goes on
     ├── KafkaError                     a Kafka cluster that does not do what we ask
     │   ├── BrokerUnreachable          no connection, no answer in time, or an answer that cannot be read
+    │   │   └── NoBroker               none of a cluster's brokers answers
     │   ├── AuthenticationFailed       credentials or certificates that one side does not take
     │   ├── Moved                      a leader that is not where it was asked, for too long
     │   ├── UnknownTopic               a topic that does not exist, or that we may not see
@@ -35,12 +39,16 @@
     ├── PostgresError                  a Postgres server that does not do what we ask
     │   ├── PostgresUnreachable        no connection, or no answer in time
     │   ├── PostgresRefused            an error of the server, with its code
+    │   │   └── PostgresHindered       one that passes: no room, read-only for a while
     │   ├── ConnectionLost             a connection that ended under us
     │   ├── CannotReplicate            something that must hold before changes are read, and does not; says what to do
-    │   │   └── SlotBusy               a slot that somebody else reads
+    │   │   ├── SlotBusy               a slot that somebody else reads
+    │   │   └── SlotDelayed            a slot that cannot be made before transactions that run have ended
     │   └── ChangesLost                changes that can no longer be had, or that would be passed over
+    ├── RollbackUnclear                a rollback of which a stream in progress does not tell what it takes back
     ├── ShelfEmpty                     rows that were made ready, and are gone before a task fetched them
     ├── SpillFailed                    transactions in progress that can be kept neither in memory nor on disk
+    ├── SpoolFailed                    requests that wait to be sent, and can be kept neither in memory nor on disk
     ├── SparkEnded                     a session of Spark whose JVM is gone
     ├── PublishingEnded                a query that ended for a reason that may pass
     ├── SnapshotLost                   a snapshot under which the rest cannot be read; another can be taken
@@ -59,6 +67,7 @@
 A command prints the line and exits 2 for a UsageError and 1 for any other. What is not in this tree is a bug of ours.
 """
 
+import os
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -100,6 +109,24 @@ class OutputClosed(OutputLost):
 
     def __init__(self) -> None:
         super().__init__("nobody reads the output any more")
+
+
+class CannotListen(StrandlineError):
+    """A port of ours that cannot be listened on, such as one that another process has."""
+
+    def __init__(self, host: str, port: int, error: OSError) -> None:
+        # What an event loop says for itself is a sentence with the address in it once more.
+        number = error.errno or 0
+        problem = os.strerror(number) if number > 0 else error.strerror or str(error)
+        super().__init__(f"cannot listen on {host}:{port}: {problem}")
+
+
+class SameCluster(StrandlineError):
+    """One cluster of Kafka under two names: every topic and group would be there twice."""
+
+    def __init__(self, names: "Iterable[str]", cluster_id: str) -> None:
+        found = f"clusters {' and '.join(names)} are one cluster of Kafka (id {cluster_id})"
+        super().__init__(f"{found}; leave out all but one of them, or mend their addresses")
 
 
 class CannotImport(StrandlineError):
@@ -153,6 +180,10 @@ class MalformedResult(StrandlineError, ValueError):
     """A record that is no result of a replay."""
 
 
+class MalformedFrame(StrandlineError, ValueError):
+    """A frame of Kafka's protocol that is not what it should be."""
+
+
 class MalformedChange(StrandlineError, ValueError):
     """A message of Postgres' replication stream that is not what it should be."""
 
@@ -188,6 +219,15 @@ class BrokerUnreachable(KafkaError):
     def __init__(self, address: str, problem: str) -> None:
         self.address = address
         super().__init__(f"Kafka at {address}: {problem}")
+
+
+class NoBroker(BrokerUnreachable):
+    """None of a cluster's brokers answers."""
+
+    def __init__(self, address: str, reason: object) -> None:
+        places = "--kafka, STRANDLINE_KAFKA, a configuration file, or bootstrap.servers"
+        remedy = f"start Kafka there, or name another address where this one came from ({places})"
+        super().__init__(address, f"no broker answers ({reason}); {remedy}")
 
 
 class AuthenticationFailed(KafkaError):
@@ -302,6 +342,10 @@ class PostgresRefused(PostgresError):
         super().__init__(f"Postgres at {address} answers {code}: {problem}")
 
 
+class PostgresHindered(PostgresRefused):
+    """An error of the server that passes, or that whoever runs it mends without us: no room, read-only for a while."""
+
+
 class ConnectionLost(PostgresError):
     """A connection that ended under us. What was not acknowledged is sent again to the next one."""
 
@@ -319,6 +363,10 @@ class CannotReplicate(PostgresError):
         super().__init__(f"{problem}; {remedy}")
 
 
+class SlotDelayed(CannotReplicate):
+    """A slot that cannot be made before transactions that run have ended."""
+
+
 class SlotBusy(CannotReplicate):
     """A slot that somebody else reads."""
 
@@ -329,9 +377,17 @@ class ChangesLost(PostgresError):
     def __init__(self, problem: str, slot: str) -> None:
         self.slot = slot
         super().__init__(
-            f"{problem}; to go on, drop the slot (select pg_drop_replication_slot('{slot}')), delete the checkpoint "
-            "and the slot's row of strandline.acknowledged where there is one, and start again with a snapshot"
+            f"{problem}; to go on, drop the slot if it is there (select pg_drop_replication_slot('{slot}')), delete "
+            "the checkpoint's directory and the slot's row of strandline.acknowledged where there is one, and start "
+            "again with a snapshot"
         )
+
+
+class RollbackUnclear(StrandlineError):
+    """A part of a streamed transaction that was rolled back, and may have had messages: Postgres does not tell which.
+
+    What it tells when the transaction has ended is right.
+    """
 
 
 class ShelfEmpty(StrandlineError):
@@ -347,7 +403,18 @@ class SpillFailed(StrandlineError):
     """Transactions in progress that can be kept neither in memory nor on disk."""
 
     def __init__(self, problem: str) -> None:
-        super().__init__(f"{problem}; give TMPDIR a place with room, or have transactions come only when committed")
+        super().__init__(
+            f"{problem}; have them kept where there is room (spill.directory in the file, spillDirectory on Spark), or "
+            "let them take more (spill.bytes, maxSpillBytes)"
+        )
+
+
+class SpoolFailed(StrandlineError):
+    """Requests that wait to be sent, and can be kept neither in memory nor on disk."""
+
+    def __init__(self, problem: str) -> None:
+        remedy = "give TMPDIR a place with room, or more --memory"
+        super().__init__(f"requests beyond --memory cannot be kept on disk: {problem}; {remedy}")
 
 
 class SparkEnded(StrandlineError):

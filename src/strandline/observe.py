@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from strandline.errors import StrandlineError
+from strandline.errors import CannotListen
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -69,7 +69,7 @@ class Observed:
         try:
             self._server = ThreadingHTTPServer((host, port), Pages)
         except OSError as error:
-            raise StrandlineError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+            raise CannotListen(host, port, error) from error
         self._thread = Thread(target=self._server.serve_forever, name="strandline-observe", daemon=True)
 
     @property

@@ -1,8 +1,10 @@
 """Who hears a channel: the same as asking each member, whoever came and went before."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strandline.core import audience as module
 from strandline.core.audience import Audience, Wanted
 
 NAMES = st.text("ab.", min_size=1, max_size=4)
@@ -41,3 +43,23 @@ def test_what_is_covered_lets_nobody_hear_more_than_is_allowed(patterns: list[st
     allowed = Wanted(patterns)
     if allowed.covers(asked) and Wanted([asked]).has(channel):
         assert allowed.has(channel)
+
+
+def test_channels_that_the_same_members_hear_by_their_beginnings_share_what_is_remembered_of_them() -> None:
+    audience: Audience[int] = Audience()
+    for member in range(50):
+        audience.add(member, "*")
+    audience.add(7, "b.*")
+    assert len({id(audience.of(f"a.{n}")) for n in range(100)}) == 1
+    assert len({id(audience.of(f"b.{n}")) for n in range(100)}) == 1
+
+
+def test_no_more_members_are_remembered_than_there_is_a_bound_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REMEMBERED_MEMBERS", 100)
+    audience: Audience[int] = Audience()
+    for channel in range(60):
+        for member in range(10):
+            audience.add(member, str(channel))
+    for channel in range(60):
+        assert audience.of(str(channel)) == tuple(range(10))
+        assert sum(map(len, audience._remembered.values())) <= 110

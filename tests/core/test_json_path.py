@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strandline.core.json_path import MAX_STEPS, NoSuchPlace, Path, drop, parse, put
@@ -34,6 +34,7 @@ def written(path: Path) -> str:
 
 
 @given(st.lists(names | st.integers(0, 10**9 - 1), min_size=1, max_size=6))
+@example(["a\n", "b"])
 def test_a_place_is_read_as_it_is_written(steps: list[str | int]) -> None:
     assert parse(written(tuple(steps))) == tuple(steps)
 

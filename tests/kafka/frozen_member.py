@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 
-from strandline.clock import SystemClock
+from strandline.clock import AwakeClock
 from strandline.kafka.events import Assigned, Lost, Records, Taken
 from strandline.kafka.group import GroupMember
 from strandline.units import Nanos
@@ -25,7 +25,7 @@ async def main(address: str, topic: str) -> None:
     believed: set[int] = set()
 
     async def watch() -> None:
-        while member.stalled_for(SystemClock().monotonic()) < STALLED:
+        while member.stalled_for(AwakeClock().monotonic()) < STALLED:
             await asyncio.sleep(0.01)
         for record in held:
             member.done(record.claim)

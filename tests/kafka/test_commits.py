@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from random import Random
 from threading import Thread
+from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,9 +13,12 @@ from strandline.kafka.commits import Commits
 from strandline.kafka.events import AtEnd
 from strandline.kafka.mailbox import Mailbox
 from strandline.kafka.partition import Partition
-from strandline.kafka.progress import Claim, Progress
+from strandline.kafka.progress import Progress
 from strandline.kafka.pulse import Pulse
 from strandline.units import Nanos
+
+if TYPE_CHECKING:
+    from strandline.kafka.claim import Claim
 
 EVERY = Nanos(10)
 PLACES = [Partition("t", number) for number in range(3)]

@@ -1,4 +1,4 @@
-"""A connection to a broker whose answers are larger than there is room for."""
+"""A connection to a broker whose answers are larger than there is room for, or not what they say they are."""
 
 import asyncio
 import struct
@@ -78,5 +78,37 @@ def test_nothing_of_an_answer_is_read_before_it_is_admitted() -> None:
             connection.close()
         assert len(told) == 2
         assert min(told) > LARGE
+
+    asyncio.run(ask())
+
+
+async def promise_more_than_is_there(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    request = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+    answer = request[4:8] + struct.pack(">hi", 0, 0x7FFF_FFFF)
+    writer.write(len(answer).to_bytes(4, "big") + answer)
+
+
+async def say_what_nobody_knows(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    request = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+    answer = request[4:8] + struct.pack(">hi", 9999, 0)
+    writer.write(len(answer).to_bytes(4, "big") + answer)
+
+
+def test_an_error_that_nobody_knows_is_a_failure_of_the_broker_and_none_of_ours() -> None:
+    async def ask() -> None:
+        async with await asyncio.start_server(say_what_nobody_knows, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(BrokerUnreachable, match="9999 is not a valid ErrorCode"):
+                await Connection.open("127.0.0.1", port, Security.parse({}), client_id="test", within=TIMEOUT)
+
+    asyncio.run(ask())
+
+
+def test_an_answer_that_promises_more_than_it_holds_is_refused_before_there_is_room_made_for_it() -> None:
+    async def ask() -> None:
+        async with await asyncio.start_server(promise_more_than_is_there, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(BrokerUnreachable, match="2,147,483,647 items in 0 bytes"):
+                await Connection.open("127.0.0.1", port, Security.parse({}), client_id="test", within=TIMEOUT)
 
     asyncio.run(ask())

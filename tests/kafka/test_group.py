@@ -16,8 +16,9 @@ from typing import Self
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
-from strandline.clock import SystemClock
+from strandline.clock import AwakeClock
 from strandline.errors import AuthenticationFailed, BrokerRefused, OptionError, UnknownTopic
 from strandline.kafka.events import Assigned, AtEnd, Event, Failed, Lost, Records, Revoked, Taken
 from strandline.kafka.group import GroupMember
@@ -250,7 +251,7 @@ def test_who_takes_nothing_for_long_stays_a_member_and_misses_nothing(kafka: Kaf
             await reader.read_until(lambda: reader.taken[0])
             since = time.monotonic()
             await asyncio.to_thread(wait_for, lambda: time.monotonic() > since + 7, "the longest time between polls")
-            assert reader.member.stalled_for(SystemClock().monotonic()) < 3e9
+            assert reader.member.stalled_for(AwakeClock().monotonic()) < 3e9
             assert await reader.member.prove()
             await reader.read_until(lambda: reader.told(AtEnd))
             assert reader.offsets() == list(range(2_000))
@@ -277,6 +278,27 @@ def test_pausing_and_resuming_loses_and_reorders_nothing(kafka: KafkaCluster) ->
                 await reader.read()
                 reader.member.pause(chance.sample(places, 2))
             assert reader.offsets(0) == list(range(2_000))
+
+    asyncio.run(read())
+
+
+def test_what_kafka_deletes_before_it_is_read_is_told(kafka: KafkaCluster, caplog: pytest.LogCaptureFixture) -> None:
+    fill(kafka, "deleted-unread", 2_000)
+    place = Partition("deleted-unread", 0)
+
+    async def read() -> None:
+        async with Reader(kafka, "deleted-unread") as reader:
+            await reader.read_until(lambda: reader.taken[0])
+            # As many as may wait for us are taken. Then it is paused, and what was read ahead is thrown away.
+            await asyncio.to_thread(wait_for, lambda: reader.member._polling._paused, "it is paused")
+            admin = AdminClient({"bootstrap.servers": kafka.address})
+            (done,) = admin.delete_records([TopicPartition("deleted-unread", 0, 1_500)]).values()
+            await asyncio.to_thread(done.result, TIMEOUT)
+            await reader.read_until(lambda: reader.told(AtEnd))
+            read = reader.offsets()
+            last = max(offset for offset in read if offset < 1_500)
+            assert read == [*range(last + 1), *range(1_500, 2_000)]
+            assert caplog.messages == [f"{place}: Kafka has deleted {last + 1} to 1499 before they were read"]
 
     asyncio.run(read())
 
@@ -316,9 +338,14 @@ def test_a_broker_that_goes_and_comes_back_is_waited_for(kafka: KafkaCluster, ca
                 await asyncio.to_thread(kafka.wait_ready)
             await asyncio.to_thread(write_records, kafka.address, "comes-back", [b"x"] * 5)
             await reader.read_until(lambda: reader.offsets()[-1] == 24)
-            await asyncio.to_thread(wait_for, lambda: "is back" in caplog.text, "it is found again")
+            told: list[str] = []
+
+            def is_back() -> bool:
+                told[:] = re.findall("is away|is back", caplog.text)
+                return told[-1:] == ["is back"]
+
             # A broker that comes up may go again for a moment; what is told is every change, and nothing twice.
-            told = re.findall("is away|is back", caplog.text)
+            await asyncio.to_thread(wait_for, is_back, "it is found again, and stays")
             assert told == ["is away", "is back"] * (len(told) // 2)
 
     asyncio.run(read())

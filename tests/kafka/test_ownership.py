@@ -7,9 +7,11 @@ from threading import Event as Flag
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin._metadata import ClusterMetadata
 
 from strandline.clock import ManualClock
+from strandline.errors import UnknownTopic
 from strandline.kafka.events import Assigned, Records
 from strandline.kafka.mailbox import Mailbox
 from strandline.kafka.ownership import Ownership, Proof
@@ -32,6 +34,7 @@ class Scripted:
         self.assigned: list[list[int]] = []
         self.batch: Any = list
         self.landed: Any = list
+        self.is_away = True
 
     def committed(self, offsets: list[TopicPartition], *, timeout: float) -> list[TopicPartition]:
         return [TopicPartition(place.topic, place.partition, self.landed()) for place in offsets]
@@ -51,6 +54,11 @@ class Scripted:
 
     def resume(self, places: list[TopicPartition]) -> None:
         """Nothing is paused here."""
+
+    def list_topics(self, _topic: str, *, timeout: float) -> ClusterMetadata:
+        if self.is_away:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        return ClusterMetadata()
 
     def poll(self, _: float) -> Message | None:
         return message(TWO, 0)
@@ -176,6 +184,46 @@ def test_the_last_commit_waits_for_one_on_its_way_and_not_for_ever(scene: Scene,
     scene.mine.revoke(scene.real, place(ONE))
     assert scene.consumer.commits == [[(1, 5)], [(1, 6)]]
     assert seen == ([0, 5] if lands else [0, 0, 0, 0])
+
+
+def test_a_partition_that_is_wanted_back_while_the_member_leaves_is_committed_as_any(scene: Scene) -> None:
+    scene.mine.commit()
+    scene.take(ONE, 5)
+    scene.consumer.landed = lambda: 5
+
+    def poll(_: float) -> None:
+        scene.mine.revoke(scene.real, place(ONE))
+
+    scene.consumer.poll = poll  # type: ignore[method-assign]
+    scene.mine.leave(Nanos(1_000_000_000))
+    assert scene.consumer.commits == [[(1, 5)], [(1, 6)]]
+    # The consumer gives back what is left when it is closed; that was committed, or cannot be.
+    scene.mine.assign(scene.real, place(TWO))
+    scene.take(TWO, 0)
+    scene.mine.revoke(scene.real, place(TWO))
+    assert len(scene.consumer.commits) == 2
+
+
+def test_a_topic_is_missed_only_when_a_broker_says_so(
+    monkeypatch: pytest.MonkeyPatch, loop: asyncio.AbstractEventLoop
+) -> None:
+    clock, consumer = ManualClock(), Scripted()
+    monkeypatch.setattr("strandline.kafka.polling.clock", clock)
+    monkeypatch.setattr("strandline.kafka.polling.client", lambda *_: consumer)
+    mail = Mailbox(loop, max_records=100, max_bytes=100)
+    none, soon = timedelta(0), timedelta(seconds=1)
+    polling = Polling(
+        {}, ["t"], Progress(), mail,
+        begin=None, poll_records=10, commit_every=none, hand_over=none, start_within=soon,
+    )  # fmt: skip
+    polling._judge(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), ONE, 0)
+    for _ in range(3):
+        clock.advance(Nanos(2_000_000_000))
+        polling._look(clock.monotonic())
+    consumer.is_away = False
+    clock.advance(Nanos(2_000_000_000))
+    with pytest.raises(UnknownTopic):
+        polling._look(clock.monotonic())
 
 
 def test_of_a_partition_that_comes_back_within_one_call_no_message_is_used_and_it_begins_again(

@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from strandline.errors import BrokerRefused, BrokerUnreachable, KafkaError, OptionError, PublisherFull, UnknownTopic
+from strandline.kafka.flushing import flush
 from strandline.kafka.producer import Publisher
 from strandline.kafka.topics import ensure_topics
 from strandline.stack import KafkaCluster
@@ -16,6 +17,16 @@ from tests.ordered.support import create_topic
 from tests.support import TIMEOUT, read_records
 
 LONG = timedelta(seconds=TIMEOUT)
+
+
+class Errors:
+    """What was told of each record."""
+
+    def __init__(self) -> None:
+        self.told: list[KafkaError | None] = []
+
+    def add(self, _about: object, error: KafkaError | None) -> None:
+        self.told.append(error)
 
 
 def publishing(settings: dict[str, object], use: Callable[[Publisher], Awaitable[None]]) -> None:
@@ -37,14 +48,14 @@ def test_records_are_written_in_order_and_each_reported_on_once_on_the_loop(kafk
 
     async def use(publisher: Publisher) -> None:
         loop = asyncio.get_running_loop()
+
+        def done(number: int, error: KafkaError | None) -> None:
+            assert asyncio.get_running_loop() is loop
+            reports.append((number, error))
+
         for number in range(1_000):
-
-            def done(error: KafkaError | None, number: int = number) -> None:
-                assert asyncio.get_running_loop() is loop
-                reports.append((number, error))
-
-            publisher.publish("published", b"%d" % number, b"key", [("sea", b"salt")], done)
-        assert await publisher.flush(LONG) == 0
+            publisher.publish("published", b"%d" % number, b"key", [("sea", b"salt")], on_done=done, about=number)
+        assert await flush(publisher, LONG) == 0
         assert publisher.outstanding == 0
 
     publishing(dict(kafka.settings()), use)
@@ -66,7 +77,7 @@ def test_a_full_publisher_says_so_and_takes_more_when_there_is_room(kafka: Kafka
                 except PublisherFull:
                     refused += 1
                     await asyncio.wait_for(publisher.room(), TIMEOUT)
-        assert await publisher.flush(LONG) == 0
+        assert await flush(publisher, LONG) == 0
 
     publishing({**kafka.settings(), "queue.buffering.max.messages": 10}, use)
     assert refused
@@ -75,50 +86,50 @@ def test_a_full_publisher_says_so_and_takes_more_when_there_is_room(kafka: Kafka
 
 def test_what_fails_is_reported_with_the_reason(kafka: KafkaCluster) -> None:
     create_topic(kafka.address, "small", max_message_bytes="1000")
-    errors: list[KafkaError | None] = []
+    errors = Errors()
 
     async def use(publisher: Publisher) -> None:
-        publisher.publish("small", b"x" * 5_000, on_done=errors.append)
-        publisher.publish("small", b"fits", on_done=errors.append)
-        assert await publisher.flush(LONG) == 0
+        publisher.publish("small", b"x" * 5_000, on_done=errors.add)
+        publisher.publish("small", b"fits", on_done=errors.add)
+        assert await flush(publisher, LONG) == 0
         with pytest.raises(BrokerRefused, match="MSG_SIZE_TOO_LARGE"):
-            publisher.publish("small", b"x" * 2_000_000, on_done=errors.append)
+            publisher.publish("small", b"x" * 2_000_000, on_done=errors.add)
 
     publishing({**kafka.settings(), "linger.ms": 0}, use)
-    assert len(errors) == 2
-    assert isinstance(errors[0], BrokerRefused)
-    assert "MSG_SIZE_TOO_LARGE" in str(errors[0])
+    assert len(errors.told) == 2
+    assert isinstance(errors.told[0], BrokerRefused)
+    assert "MSG_SIZE_TOO_LARGE" in str(errors.told[0])
 
 
 def test_a_publisher_that_is_closed_reports_on_what_it_gives_up() -> None:
-    errors: list[KafkaError | None] = []
+    errors = Errors()
 
     async def use(publisher: Publisher) -> None:
         for _ in range(3):
-            publisher.publish("nowhere", b"x", on_done=errors.append)
-        assert await publisher.flush(timedelta(milliseconds=50)) == 3
-        assert not errors
+            publisher.publish("nowhere", b"x", on_done=errors.add)
+        assert await flush(publisher, timedelta(milliseconds=50)) == 3
+        assert not errors.told
 
     publishing({"bootstrap.servers": f"127.0.0.1:{free_port()}"}, use)
-    assert [type(error) for error in errors] == [BrokerRefused] * 3
+    assert [type(error) for error in errors.told] == [BrokerRefused] * 3
 
 
 def test_a_writer_that_raises_stops_no_other_report(kafka: KafkaCluster) -> None:
     create_topic(kafka.address, "raises")
-    errors: list[KafkaError | None] = []
+    errors = Errors()
     problems: list[object] = []
 
-    def fall(_: KafkaError | None) -> None:
+    def fall(_about: object, _error: KafkaError | None) -> None:
         raise ValueError("the writer's own fault")
 
     async def use(publisher: Publisher) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context["exception"]))
-        for on_done in (fall, errors.append, fall, errors.append):
+        for on_done in (fall, errors.add, fall, errors.add):
             publisher.publish("raises", b"x", on_done=on_done)
-        assert await publisher.flush(LONG) == 0
+        assert await flush(publisher, LONG) == 0
 
     publishing(dict(kafka.settings()), use)
-    assert errors == [None, None]
+    assert errors.told == [None, None]
     assert [str(problem) for problem in problems] == ["the writer's own fault"] * 2
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -11,10 +11,13 @@ from confluent_kafka.cimpl import NewTopic
 
 from strandline.errors import NotOurs
 from strandline.kafka.partition import Partition
-from strandline.kafka.progress import Claim, Progress
+from strandline.kafka.progress import Progress
 from strandline.stack import KafkaCluster
 from strandline.units import Nanos
 from tests.support import TIMEOUT, write_records
+
+if TYPE_CHECKING:
+    from strandline.kafka.claim import Claim
 
 ONE, TWO = Partition("tide", 0), Partition("tide", 1)
 NOW = Nanos(0)

@@ -20,7 +20,7 @@ from strandline.kafka.cluster import LATEST, Cluster, Isolation
 from strandline.kafka.connection import Connection
 from strandline.kafka.partition import Partition
 from strandline.kafka.security import Security
-from tests.support import TIMEOUT
+from tests.support import TIMEOUT, wait_for
 
 TEN_SECONDS = timedelta(seconds=10)
 
@@ -38,6 +38,8 @@ def create_topic(address: str, name: str, partitions: int = 1, *, replicas: int 
     settings = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in config.items()}}
     admin = AdminClient({"bootstrap.servers": address})
     admin.create_topics([NewTopic(name, partitions, replicas, config=settings)])[name].result(TIMEOUT)
+    # The controller has made it; a broker that has much to do shows it a moment later.
+    wait_for(lambda: name in admin.list_topics(timeout=TIMEOUT).topics, f"topic {name} is shown")
 
 
 def produce(address: str, topic: str, records: Iterable[tuple[int, int, bytes]], **settings: str | int) -> None:

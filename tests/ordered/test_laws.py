@@ -5,6 +5,7 @@ import random
 import threading
 import time
 import weakref
+from concurrent.futures.thread import _WorkItem
 from pathlib import Path
 from typing import Any
 
@@ -234,7 +235,7 @@ class Memory:
         self.ordering: Ordering[Partition] | None = None
         self.most_rows = self.most_packed = self.most = self.largest_answer = 0
         feed, scan_fetched, columns_within = Ordering.feed, reading.scan_fetched, records.columns_within
-        fetch = Cluster.fetch
+        fetch, run = Cluster.fetch, _WorkItem.run
 
         def feeding(ordering: Ordering[Partition], *args: Any) -> None:
             feed(ordering, *args)
@@ -261,6 +262,12 @@ class Memory:
             self.largest_answer = max(self.largest_answer, sum(len(answer.records) for answer in answers))
             return answers
 
+        def lingering(item: _WorkItem[Any]) -> None:
+            """A thread has its arguments for as long as it likes after it has answered."""
+            run(item)
+            time.sleep(0.05)
+
+        monkeypatch.setattr(_WorkItem, "run", lingering)
         monkeypatch.setattr(Ordering, "feed", feeding)
         monkeypatch.setattr(reading, "scan_fetched", scanning)
         monkeypatch.setattr(fetched, "columns_within", unpacking)

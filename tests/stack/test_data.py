@@ -9,7 +9,7 @@ from threading import Event
 
 import pytest
 
-from strandline.errors import DataRefused
+from strandline.errors import DataRefused, OptionError
 from strandline.stack import Stack
 from strandline.stack.data import TEMPORARY_PREFIX, open_data
 from strandline.stack.jars import kafka_version
@@ -83,7 +83,7 @@ def test_a_directory_that_is_somebody_elses(tmp_path: Path) -> None:
 
 def test_a_file_in_place_of_a_directory(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("x")
-    with pytest.raises(DataRefused, match="data: is a file, not a directory"):
+    with pytest.raises(OptionError, match=r"--data takes a directory, and .*/data is a file"):
         Stack(data=tmp_path / "data").start()
     with pytest.raises(DataRefused, match="cannot be read: Not a directory"):
         open_data(tmp_path / "data", Event())

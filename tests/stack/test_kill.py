@@ -3,10 +3,12 @@
 import os
 import signal
 from pathlib import Path
+from threading import Event
 
 import psycopg
 import pytest
 
+from strandline.stack.cache import one_at_a_time
 from strandline.stack.jars import kafka_version
 from tests.support import TIMEOUT, Up, owned_processes, read_records, run_strandline, wait_for, write_records
 
@@ -34,6 +36,7 @@ def test_killed_at_any_stage_the_next_one_comes_up(stage: str, open_dir: Path) -
         assert set(up.settings()) == {"kafka", "postgres", "kinesis"}
 
 
+@pytest.mark.soak
 def test_killed_when_ready_the_next_one_serves_the_old_records(open_dir: Path) -> None:
     with Up("--data", open_dir / "data") as up:
         settings = up.settings()
@@ -85,9 +88,13 @@ def test_stopped_when_ready_it_exits_0_and_leaves_nothing(
     assert not list(open_dir.iterdir())
 
 
-def test_stopped_half_way_it_says_so_and_leaves_nothing(open_dir: Path) -> None:
-    with Up(env={"TMPDIR": str(open_dir)}) as up:
-        up.wait_for_message("kafka: starting")
+def test_stopped_half_way_it_says_so_and_leaves_nothing(
+    open_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRANDLINE_CACHE", str(tmp_path))
+    # What Kafka needs is not in this cache, and we keep it from being fetched: it never becomes ready.
+    with one_at_a_time("kafka-jars", Event()), Up(env={"TMPDIR": str(open_dir)}) as up:
+        up.wait_for_message("postgres: starting")
         assert up.end(signal.SIGTERM) == 1
         assert up.rest()[-1] == "strandline: stopped before the servers were ready"
     assert not owned_processes(up.pid)

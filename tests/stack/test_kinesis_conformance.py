@@ -4,9 +4,13 @@ from collections.abc import Callable, Iterator
 from threading import Event
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from botocore.exceptions import ClientError
 
+from strandline.cdc.kinesis import Sender
+from strandline.cdc.limits import SendOptions
+from strandline.cdc.sending import FOREVER
 from strandline.stack import Kinesis
 from tests.moto import Moto
 from tests.stack.sdk import client, code_of, entries
@@ -139,3 +143,26 @@ def test_a_key_is_of_the_same_shard_as_with_moto(moto: Moto, fresh: Kinesis) -> 
         placed.append([each["ShardId"] for each in sdk.put_records(StreamName="placed", Records=records)["Records"]])
     assert placed[0] == placed[1]
     assert len(set(placed[0])) == 7
+
+
+def test_moto_takes_what_our_own_sender_sends(moto: Moto, fresh: Kinesis, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in fresh.settings().items():
+        monkeypatch.setenv(name, value)
+    sdk = client(moto.endpoint)
+    sdk.create_stream(StreamName="sent", ShardCount=2)
+    rows = {"lsn": [7] * 50, "ordinal": list(range(50)), "partition_key": [f"key {n % 20}" for n in range(50)]}
+    batch = pa.record_batch({**rows, "event": [b'{"n":%d}' % n for n in range(50)]})
+    with Sender("sent", endpoint_url=moto.endpoint, options=SendOptions(shards=2)) as sender:
+        found = sender.describe()
+        assert found is not None
+        assert (found.status, found.shards) == ("ACTIVE", 2)
+        assert sender.send([batch], leadership=3, fence=lambda: FOREVER).records == 50
+    arrived: dict[str, list[bytes]] = {}
+    for shard in sdk.list_shards(StreamName="sent")["Shards"]:
+        where = {"StreamName": "sent", "ShardId": shard["ShardId"], "ShardIteratorType": "TRIM_HORIZON"}
+        cursor = sdk.get_shard_iterator(**where)["ShardIterator"]
+        for record in sdk.get_records(ShardIterator=cursor)["Records"]:
+            arrived.setdefault(record["PartitionKey"], []).append(record["Data"])
+    assert arrived == {
+        f"key {key}": [b'{"leadership":3,"n":%d}' % n for n in range(50) if n % 20 == key] for key in range(20)
+    }

@@ -106,6 +106,7 @@ def test_the_password_is_in_private_files_and_on_no_command_line(secure_kafka: K
         assert password not in Path(f"/proc/{broker.pid}/environ").read_text()
 
 
+@pytest.mark.soak
 def test_kept_data_serves_the_same_user_again_and_takes_one_later(open_dir: Path) -> None:
     data = open_dir / "quo'te\"s, back\\slash = k\u00fcste"
     with Stack(["kafka"], data=data) as stack:

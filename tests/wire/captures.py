@@ -21,7 +21,10 @@ SWITCHED = b"HTTP/1.1 101 Yes\r\nUpgrade: websocket\r\n\r\n"
 def records(seed: int, connections: int = 30) -> list[tuple[str, bytes]]:
     """The key and the value of each record, in the order of the log."""
     chance = random.Random(seed)
-    made = [_Connection(random.Random(chance.random()), f"c{number}") for number in range(connections)]
+    made = [
+        _Connection(random.Random(chance.random()), f"c{number}", "node" if number % 3 else "late writer")
+        for number in range(connections)
+    ]
     return [(key, value) for _, _, key, value in heapq.merge(*(connection.records() for connection in made))]
 
 
@@ -38,10 +41,11 @@ def ending(keys: list[str]) -> list[tuple[str, bytes]]:
 class _Connection:
     """Writes what happens on one connection."""
 
-    def __init__(self, chance: random.Random, name: str) -> None:
+    def __init__(self, chance: random.Random, name: str, node: str) -> None:
         self._chance = chance
         self._name = name
-        self._recording = Recording("node", name, 5000)
+        self._recording = Recording(node, name, 5000)
+        self._late = 0 if node == "node" else 4 * EXPIRY_MS * MS
         self._at = BEGIN + chance.randrange(20_000) * MS
         self._is_marked = chance.random() < 0.8
         self._ready: list[bytes] = []
@@ -65,9 +69,9 @@ class _Connection:
     def _taken(self) -> Iterator[tuple[int, str, str, bytes]]:
         ready, self._ready = self._ready, []
         for value in ready:
-            yield self._at, self._name, self._name, value
+            yield self._at + self._late, self._name, self._name, value
             if self._chance.random() < 0.02:
-                yield self._at, self._name, self._name, value  # a producer that wrote it twice
+                yield self._at + self._late, self._name, self._name, value  # a producer that wrote it twice
 
     def _exchange(self) -> None:
         chance, recording = self._chance, self._recording

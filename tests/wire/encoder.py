@@ -73,6 +73,7 @@ def batch(
     max_timestamp: int | None = None,
     producer_id: int = -1,
     records_told: int | None = None,
+    epoch: int = 7,
 ) -> bytes:
     base_timestamp = records[0].timestamp if records else -1
     last = last_offset if last_offset is not None else max((r.offset for r in records), default=base_offset)
@@ -93,5 +94,5 @@ def batch(
         )
         + payload
     )
-    inner = struct.pack(">ibI", 7, 2, crc32c(checked)) + checked
+    inner = struct.pack(">ibI", epoch, 2, crc32c(checked)) + checked
     return struct.pack(">qi", base_offset, len(inner)) + inner

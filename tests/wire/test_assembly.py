@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from strandline.errors import ScatteredCapture, UnreadableRecord
 from strandline.replay.spool import Spool, Spools
 from strandline.units import Nanos
+from strandline.wire.accumulator import Accumulator
 from strandline.wire.assembly import Assembly, Bounds, Capture
 from strandline.wire.table import SCHEMA
 from strandline.wire.traffic import Recording
 from strandline.wire.traffic_pb2 import TrafficStream
-from strandline.wire.transactions import Accumulator, Cause, ConnectionKey, Record, Transaction
+from strandline.wire.transactions import Cause, ConnectionKey, Record, Transaction
 from tests.wire import captures
 from tests.wire.messages import Message
 from tests.wire.test_transactions import Exchange, exchanges, logs

@@ -1,7 +1,10 @@
 """Frames of records: one WebSocket text each, valid JSON, with the client's own number."""
 
 import json
+from base64 import b64decode, b64encode
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
@@ -91,3 +94,26 @@ def test_a_value_that_is_not_json_comes_as_base64_and_never_as_it_is(value: byte
 
 def test_no_value_is_null() -> None:
     assert data_of(None) == b'"data":null'
+
+
+# Not by Hypothesis, which makes more room in the stack.
+@pytest.mark.parametrize("within", [0, 50, 200])
+@pytest.mark.parametrize("depth", [1, 300, *range(350, 1001, 50)])
+def test_what_is_sent_as_json_is_not_nested_deeper_than_a_client_can_read(depth: int, within: int) -> None:
+    def read(frames: int) -> object:
+        """As a program does that calls a client from deep within."""
+        return msgspec.json.decode(b"{%b}" % data) if not frames else read(frames - 1)
+
+    value = b"[" * depth + b"]" * depth
+    data = data_of(value)
+    found = read(within)
+    assert isinstance(found, dict)
+    if depth <= 300:
+        assert "encoding" not in found
+    if "encoding" in found:
+        assert b64decode(found["data"]) == value
+
+
+def test_brackets_that_are_closed_by_no_one_but_us_are_no_json() -> None:
+    value = b"1]," + b"[]," * 600 + b"[1"
+    assert data_of(value) == b'"encoding":"base64","data":"' + b64encode(value) + b'"'

@@ -16,10 +16,10 @@ from tests.wire.encoder import Record, batch
 PLAIN = -1
 
 
-def write(base: int, count: int, *, producer: int = PLAIN, control: bool = False) -> bytes:
+def write(base: int, count: int, *, producer: int = PLAIN, control: bool = False, epoch: int = 7) -> bytes:
     attributes = (TRANSACTIONAL if producer != PLAIN else 0) | (CONTROL if control else 0)
     records = [Record(base + n, 0, b"\0\0\0\0" if control else None, b"x") for n in range(count)]
-    return batch(records, base_offset=base, attributes=attributes, producer_id=producer)
+    return batch(records, base_offset=base, attributes=attributes, producer_id=producer, epoch=epoch)
 
 
 @given(st.lists(st.tuples(st.integers(PLAIN, 3), st.integers(1, 4)), max_size=25), st.randoms(use_true_random=False))
@@ -47,6 +47,12 @@ def test_committed_records_are_read_and_aborted_ones_are_not(
     scanned = scan(wire, 0, at, aborted)
     assert scanned.position == at
     assert rows(scanned).offset.tolist() == sorted(committed)
+
+
+def test_the_epoch_is_that_of_the_last_batch_also_where_that_is_a_marker() -> None:
+    wire = write(0, 3, producer=1, epoch=5) + write(3, 1, producer=1, control=True, epoch=6)
+    assert (scan(wire, 0, 10).position, scan(wire, 0, 10).epoch) == (4, 6)
+    assert scan(wire, 0, 2).epoch is None
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.data())

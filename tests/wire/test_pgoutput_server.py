@@ -9,7 +9,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from strandline.stack.postgres import Postgres
 from strandline.wire.change import Events
 from strandline.wire.event import Event, EventFormat
 from strandline.wire.pgoutput import (
@@ -19,6 +18,7 @@ from strandline.wire.pgoutput import (
     Insert,
     LogicalMessage,
     Message,
+    Origin,
     Relation,
     ReplicaIdentity,
     StreamAbort,
@@ -34,9 +34,10 @@ from strandline.wire.pgtext import SETTINGS
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
-@pytest.fixture
-def session(postgres: Postgres) -> Iterator[tuple[Connection, str]]:
+@pytest.fixture(params=[16, 18])
+def session(request: pytest.FixtureRequest) -> Iterator[tuple[Connection, str]]:
     """A session as replication has it, and a schema of its own with a slot and a publication of the same name."""
+    postgres = request.getfixturevalue("postgres16" if request.param == 16 else "postgres")
     name = f"wire_{secrets.token_hex(4)}"
     options = " ".join(f"-c {setting}={value}" for setting, value in SETTINGS.items())
     with psycopg.connect(postgres.url, autocommit=True, options=options, connect_timeout=10) as connection:
@@ -251,3 +252,25 @@ def test_a_large_transaction_is_streamed_with_the_id_of_each_subtransaction(sess
     assert committed.xid not in aborted
     ids = [message.new[0] for message in found if isinstance(message, Insert) and message.xid not in aborted]
     assert ids == [b"%d" % number for number in (*range(1, 1501), *range(4001, 5501))]
+
+
+@pytest.mark.parametrize("rows", [1, 1500], ids=["whole", "streamed"])
+def test_the_origin_of_a_transaction_that_was_replicated_is_told(session: tuple[Connection, str], rows: int) -> None:
+    connection, name = session
+    connection.execute("SET logical_decoding_work_mem = '64kB'")
+    connection.execute("CREATE TABLE bulk (id int PRIMARY KEY, pad text)")
+    connection.execute("SELECT pg_replication_origin_create(%s)", [name])
+    connection.execute("SELECT pg_replication_origin_session_setup(%s)", [name])
+    try:
+        with connection.transaction():
+            connection.execute("SELECT pg_replication_origin_xact_setup('0/1234', now())")
+            fill = "INSERT INTO bulk SELECT n, repeat('x', 100) FROM generate_series(1, %s::int) AS n"
+            connection.execute(fill, [rows])
+        found = messages(connection, name, proto_version="2", streaming="on")
+    finally:
+        connection.execute("SELECT pg_replication_origin_session_reset(), pg_replication_origin_drop(%s)", [name])
+    origins = [message for message in found if isinstance(message, Origin)]
+    assert {origin.name for origin in origins} == {name}
+    assert any(isinstance(message, StreamStart) for message in found) is (rows > 1)
+    # Where it is from is known with the commit: of one that is sent while it runs, only who.
+    assert [origin.lsn for origin in origins if rows == 1] == [0x1234] * (rows == 1)

@@ -11,7 +11,13 @@ PLACES = st.dictionaries(
     st.text(min_size=1, max_size=5),
     st.dictionaries(
         st.integers(0, 100),
-        st.builds(Position, st.integers(0, 2**63 - 1), st.just("id"), st.none() | st.integers(0, 1000)),
+        st.builds(
+            Position,
+            st.integers(0, 2**63 - 1),
+            st.sampled_from(["id", "other", None]),
+            st.none() | st.integers(0, 1000),
+            st.none(),
+        ),
         min_size=1,
         max_size=3,
     ),
@@ -25,6 +31,11 @@ def test_a_token_is_read_back_by_the_subject_it_was_given_to(
 ) -> None:
     token = SIGNER.sign(subject, places, expires=100)
     assert SIGNER.read(token, subject, now=99) == places
+
+
+def test_an_epoch_goes_into_a_token_only_with_the_offset_that_it_is_of() -> None:
+    places = {"t": {0: Position(9, "id", 3, seen=5)}}
+    assert SIGNER.read(SIGNER.sign("me", places, expires=100), "me", now=99) == {"t": {0: Position(9, "id")}}
 
 
 @given(st.data())
@@ -62,3 +73,8 @@ def test_each_fault_has_its_name(token: str, subject: str, now: int, fault: Faul
 def test_a_token_of_an_older_key_is_still_taken() -> None:
     token = Signer({"old": b"o" * 32}).sign("me", {"t": {0: Position(5, "id", 1)}}, 100)
     assert SIGNER.read(token, "me", 0) == {"t": {0: Position(5, "id", 1)}}
+
+
+def test_partitions_of_one_topic_cost_few_letters_more() -> None:
+    few, many = ({"t": {n: Position(n, "id", 1) for n in range(count)}} for count in (1, 100))
+    assert len(SIGNER.sign("me", many, 100)) - len(SIGNER.sign("me", few, 100)) < 100 * 16

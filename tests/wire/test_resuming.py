@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
 from strandline.units import Nanos
@@ -42,6 +43,20 @@ def test_any_steps_give_the_rows_of_one_reading(seed: int) -> None:
     rows, _ = in_steps(values, cuts, capture_of())
     assert [row["id"] for row in rows] == [row["id"] for row in table(values)]
     assert rows == table(values)
+
+
+def test_a_state_without_the_times_of_nodes_is_gone_on_from() -> None:
+    """As an earlier version has written it."""
+    values = [value for _, value in captures.records(1)]
+    before = ResumableAssembly(capture_of(), 0, NO_BOUND)
+    for offset, value in enumerate(values[: len(values) // 2]):
+        before.take(0, offset, None, value)
+    time, connections, times = msgspec.msgpack.decode(before.state())
+    after = ResumableAssembly.resume(capture_of(), 0, NO_BOUND, msgspec.msgpack.encode([time, connections]))
+    assert set(times) >= {node for node, *_ in connections}
+    again = msgspec.msgpack.decode(after.state())
+    assert (again[0], sorted(again[1])) == (time, sorted(connections))
+    assert set(again[2].values()) == {time}
 
 
 def test_a_connection_with_nothing_unfinished_costs_a_few_bytes() -> None:

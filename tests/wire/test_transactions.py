@@ -9,12 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.units import Nanos
+from strandline.wire.accumulator import BEHIND, Accumulator, State
 from strandline.wire.traffic import Recording
-from strandline.wire.traffic_pb2 import TrafficStream
-from strandline.wire.transactions import Accumulator, Cause, ConnectionKey, Record, State, Transaction
+from strandline.wire.traffic_pb2 import TrafficObservation, TrafficStream
+from strandline.wire.transactions import Cause, ConnectionKey, Record, Transaction
 from tests.wire.messages import Message, pieces, requests, responses
 
 EXPIRY = Nanos(1_000)
+SHORT = 300
+"""So long are records at most where long reads and writes lie in several of them."""
 
 
 class Pieces:
@@ -99,7 +102,7 @@ def exchanges(draw: st.DrawFn) -> list[Exchange]:
 @st.composite
 def logs(draw: st.DrawFn, happened: list[Exchange], *, marked: bool) -> list[bytes]:
     """What a capture may have written of these exchanges: cut anywhere, some of them pipelined."""
-    recording = Recording("node", "connection", 5000)
+    recording = Recording("node", "connection", draw(st.sampled_from([SHORT, 5000])))
     records: list[bytes] = []
     clock = count()
 
@@ -126,7 +129,29 @@ def logs(draw: st.DrawFn, happened: list[Exchange], *, marked: bool) -> list[byt
             maybe_cut()
     if draw(st.booleans()):
         recording.close(Nanos(next(clock)))
-    return records + recording.take(last=True)
+    return [draw(segmented(record)) for record in records + recording.take(last=True)]
+
+
+@st.composite
+def segmented(draw: st.DrawFn, record: bytes) -> bytes:
+    """The record with some of its reads and writes cut into segments."""
+    stream = TrafficStream.FromString(record)
+    observations, segments = list(stream.subStream), []
+    for observation in observations:
+        kind = observation.WhichOneof("Capture")
+        if kind not in {"read", "write"} or not draw(st.booleans()):
+            segments.append(observation)
+            continue
+        for piece in draw(pieces(getattr(observation, kind).data)):
+            segment = TrafficObservation(ts=observation.ts)
+            getattr(segment, f"{kind}Segment").data = piece
+            segments.append(segment)
+        end = TrafficObservation(ts=observation.ts)
+        end.segmentEnd.SetInParent()
+        segments.append(end)
+    del stream.subStream[:]
+    stream.subStream.extend(segments)
+    return stream.SerializeToString()
 
 
 @given(exchanges(), st.booleans(), st.data())
@@ -272,6 +297,39 @@ def test_a_response_that_never_ends_is_told_incomplete_when_the_connection_expir
     answer = seen.answered[0].answer
     assert answer is None or not answer.complete
     assert seen.closed == [(ConnectionKey("n", "c"), Cause.EXPIRED)]
+
+
+def test_a_connection_expires_by_the_time_of_its_own_node_which_may_write_later_than_others() -> None:
+    seen = Seen()
+    late, prompt = record_of(node="late"), record_of(node="prompt")
+    late.read(Nanos(1), GET[:4])
+    seen.take(late.take())
+    prompt.read(Nanos(1 + 3 * EXPIRY), GET)
+    seen.take(prompt.take())
+    late.read(Nanos(2), GET[4:])
+    late.end_of_request(Nanos(3))
+    seen.take(late.take())
+    assert [sent(t) for t in seen.requests] == [GET]
+    assert not seen.closed
+    other = record_of(node="late", connection="other")
+    other.read(Nanos(4 + EXPIRY), GET)
+    seen.take(other.take())
+    assert seen.closed == [(ConnectionKey("late", "c"), Cause.EXPIRED)]
+
+
+def test_connections_of_a_node_that_writes_nothing_more_expire_all_the_same() -> None:
+    seen = Seen()
+    gone, alive = record_of(node="gone"), record_of(node="alive")
+    gone.read(Nanos(1), GET[:4])
+    seen.take(gone.take())
+    for number in range(1, BEHIND + 2):
+        alive.read(Nanos(number * EXPIRY), GET)
+        seen.take(alive.take())
+        assert not seen.closed
+    alive.read(Nanos((BEHIND + 2) * EXPIRY), GET)
+    seen.take(alive.take())
+    assert seen.closed == [(ConnectionKey("gone", "c"), Cause.EXPIRED)]
+    assert [cause for _, cause in seen.unsent] == [Cause.EXPIRED]
 
 
 def test_half_a_request_is_told_unsent_once_with_the_cause() -> None:

@@ -12,31 +12,14 @@ The thread that reads the log calls `register` and `next_generation`; all else m
 """
 
 from collections import deque
-from dataclasses import dataclass
 from threading import Lock
-from typing import Generic, NewType, Protocol, Self, TypeVar
+from typing import Generic, NewType
 
+from strandline.core.oldest import Oldest, P
 from strandline.errors import PositionError
 from strandline.units import Nanos
 
 Ticket = NewType("Ticket", int)
-
-
-class Ordered(Protocol):
-    """Anything with an order of its own: Kafka offsets, (commit LSN, ordinal) pairs, ..."""
-
-    def __lt__(self, other: Self, /) -> bool: ...
-
-
-P = TypeVar("P", bound=Ordered)
-
-
-@dataclass(frozen=True, slots=True)
-class Oldest(Generic[P]):
-    """The unfinished item that holds the frontier back, and for how long it has been in flight."""
-
-    position: P
-    age: Nanos
 
 
 class Frontier(Generic[P]):

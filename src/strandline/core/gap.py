@@ -24,6 +24,8 @@ class Reason(Enum):
     """Older than this gateway gives out."""
     CORRUPT = "corrupt"
     """A batch of records that cannot be read."""
+    NOT_SERVED = "not_served"
+    """The topic was taken out of what this gateway serves."""
     CONFLATED = "conflated"
     """The client was slow, and asked to be given the latest only."""
 
@@ -47,16 +49,19 @@ class Log:
     """The first offset that is given out."""
 
 
-def begin(offset: int, log: Log, *, topic_id: str | None = None, epoch_end: int | None = None) -> tuple[int, list[Gap]]:
+def begin(
+    offset: int, log: Log, *, topic_id: str | None = None, epoch_end: int | None = None, seen: int | None = None
+) -> tuple[int, list[Gap]]:
     """Where a client goes on that wants an offset, and what is missing before that.
 
-    `topic_id` is that of the log that it has seen, and `epoch_end` where the records of the leader's epoch end that it
-    has seen last; None where that is not known. What the log has deleted shows when it is read.
+    `topic_id` is that of the log that it has seen, and `epoch_end` where the records of a leader's epoch end that it
+    has seen up to the offset, or up to `seen`; None where that is not known. What the log has deleted shows when it is
+    read.
     """
     if topic_id is not None and topic_id != log.topic_id:
         # What the old log had behind the offset nobody knows any more: of that log nothing comes from here on.
         return log.horizon, [Gap(offset, offset, Reason.RECREATED), *_older(0, log)]
-    if epoch_end is not None and epoch_end < offset:
+    if epoch_end is not None and epoch_end < (offset if seen is None else seen):
         return max(epoch_end, log.horizon), [Gap(epoch_end, offset, Reason.TRUNCATED), *_older(epoch_end, log)]
     if offset > log.end:
         return log.end, [Gap(log.end, offset, Reason.BEYOND_END)]

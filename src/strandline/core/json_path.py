@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 MAX_STEPS = 50
-STEP = re.compile(r'(?:^|(?<=.)\.)(?P<name>[^.\[\]"]+)|\[(?P<index>\d{1,9})\]|\["(?P<quoted>[^"]+)"\]')
+STEP = re.compile(r'(?:^|(?<=.)\.)(?P<name>[^.\[\]"]+)|\[(?P<index>\d{1,9})\]|\["(?P<quoted>[^"]+)"\]', re.DOTALL)
 
 Path = tuple[str | int, ...]
 

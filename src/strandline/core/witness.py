@@ -14,6 +14,10 @@ class Witness:
     gaps: list[tuple[int, int]] = field(default_factory=list)
     """From the first to the last offset of each."""
     faults: list[str] = field(default_factory=list)
+    generation: int | None = None
+    """Which of the logs of that name it has seen; None until something of it has come."""
+    ended: int | None = None
+    """Where it was told that the log was made anew."""
 
     @property
     def next(self) -> int:
@@ -21,9 +25,13 @@ class Witness:
         behind_seen = self.seen[-1] + 1 if self.seen else self.start
         return max(behind_seen, self.gaps[-1][1] + 1 if self.gaps else self.start)
 
-    def saw(self, offset: int) -> None:
+    def saw(self, offset: int, generation: int = 0) -> None:
         """A record has come."""
-        if offset < self.next:
+        if self.generation is None:
+            self.generation = generation
+        if generation != self.generation:
+            self.faults.append(f"offset {offset} came of another log, and nobody said that it was made anew")
+        elif offset < self.next:
             what = "came twice" if offset in self.seen else "came out of order, or after it was told as a gap"
             self.faults.append(f"offset {offset} {what}")
         else:
@@ -35,6 +43,12 @@ class Witness:
             self.faults.append(f"a gap from {first} to {last} was told where {self.next} was next")
         else:
             self.gaps.append((first, last))
+
+    def end(self, first: int) -> None:
+        """The log was told to have been made anew: of this one nothing comes from an offset on."""
+        if first < self.next:
+            self.faults.append(f"the log was told to be made anew from {first} on where {self.next} was next")
+        self.ended = first
 
     def check(self, written: Iterable[int], end: int, lost: Collection[int]) -> list[str]:
         """All faults, once everything before `end` must have come.

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
+from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -20,7 +21,7 @@ from kio.schema.fetch.v13.response import FetchResponse
 from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kio.schema.list_offsets.v7.response import ListOffsetsResponse
 from kio.schema.metadata.v11.request import MetadataRequest, MetadataRequestTopic
-from kio.schema.metadata.v11.response import MetadataResponse
+from kio.schema.metadata.v11.response import MetadataResponse, MetadataResponseTopic
 from kio.schema.offset_for_leader_epoch.v4.request import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
@@ -37,6 +38,7 @@ from strandline.errors import (
     BrokerUnreachable,
     KafkaError,
     Moved,
+    NoBroker,
     OptionError,
     TopicReplaced,
     UnknownTopic,
@@ -65,7 +67,9 @@ EARLIEST = -2
 HIGHEST_TIME = -3
 DEFAULT_PORT = 9092
 PORT = re.compile(r"[0-9]{1,5}")
+HOST = re.compile(r"(?=.*\w)[\w.:%-]+")
 ANY_NODE = -1
+NO_OFFSET = -1
 
 # What a broker says when it does not lead the partition, or does not lead it yet.
 MOVED = frozenset(
@@ -171,7 +175,16 @@ class Cluster:
 
     def leader(self, partition: Partition) -> int:
         """The node that leads a partition, as far as we know."""
-        return self._leaders[partition][0]
+        return self._known(partition)[0]
+
+    def leader_epoch(self, partition: Partition) -> int:
+        """How often a partition's leader has changed, as far as we know."""
+        return self._known(partition)[1]
+
+    def _known(self, partition: Partition) -> tuple[int, int]:
+        if partition not in self._leaders:
+            raise Moved(partition, "it is not known yet who leads it")
+        return self._leaders[partition]
 
     @property
     def nodes(self) -> Iterable[int]:
@@ -187,29 +200,37 @@ class Cluster:
         )
         connection = await self._connect_to_any()
         answer = await connection.ask(request, MetadataResponse, within=ANSWER_WITHIN)
-        for topic in answer.topics:
-            if topic.error_code in {ErrorCode.unknown_topic_or_partition, ErrorCode.topic_authorization_failed}:
-                raise UnknownTopic(topic.name, self.address)
-            if topic.error_code is not ErrorCode.none:
-                raise _trouble(topic.error_code, topic.name)
-            if self._ids.setdefault(topic.name, topic.topic_id) != topic.topic_id:
-                raise TopicReplaced(topic.name)
         self._brokers = {int(b.node_id): (b.host, int(b.port)) for b in answer.brokers}
-        for topic in answer.topics:
-            for p in topic.partitions:
-                partition = Partition(topic.name, int(p.partition_index))
-                if p.leader_id < 0:
-                    raise Moved(partition, p.error_code.name)
+        # All that is known is kept: what one topic lacks keeps nobody from the others.
+        troubles = [trouble for topic in answer.topics if (trouble := self._learn(topic)) is not None]
+        if troubles:
+            raise next((trouble for trouble in troubles if not isinstance(trouble, Moved)), troubles[0])
+
+    def _learn(self, topic: MetadataResponseTopic) -> KafkaError | None:
+        """Note who leads the partitions of a topic; what is wrong with it, where something is."""
+        if topic.error_code in {ErrorCode.unknown_topic_or_partition, ErrorCode.topic_authorization_failed}:
+            return UnknownTopic(topic.name, self.address)
+        if topic.error_code is not ErrorCode.none:
+            return _trouble(topic.error_code, topic.name)
+        if self._ids.setdefault(topic.name, topic.topic_id) != topic.topic_id:
+            return TopicReplaced(topic.name)
+        trouble = None
+        for p in topic.partitions:
+            partition = Partition(topic.name, int(p.partition_index))
+            if p.leader_id < 0:
+                trouble = trouble or Moved(partition, p.error_code.name)
+            else:
                 self._leaders[partition] = int(p.leader_id), int(p.leader_epoch)
+        return trouble
 
     def topic_id(self, topic: str) -> str:
         """What tells this topic from one of the same name before or after it."""
         return str(self._ids[topic])
 
-    async def epoch_end(self, partition: Partition, epoch: int) -> int:
-        """Where the records end that leaders up to an epoch have written; -1 where nobody knows of it any more."""
+    async def epoch_end(self, partition: Partition, epoch: int) -> int | None:
+        """Where the records end that leaders up to an epoch have written; None where nobody knows of it any more."""
 
-        async def ask() -> int:
+        async def ask() -> int | None:
             try:
                 return await self._epoch_end_of(self.leader(partition), partition, epoch)
             except (BrokerUnreachable, Moved):
@@ -218,7 +239,7 @@ class Cluster:
 
         return await again(ask, self.patience)
 
-    async def _epoch_end_of(self, node: int, partition: Partition, epoch: int) -> int:
+    async def _epoch_end_of(self, node: int, partition: Partition, epoch: int) -> int | None:
         asked = OffsetForLeaderPartition(
             partition=i32(partition.number),
             current_leader_epoch=i32(self._leaders[partition][1]),
@@ -231,7 +252,7 @@ class Cluster:
         (found,) = (found for topic in answer.topics for found in topic.partitions)
         if found.error_code is not ErrorCode.none:
             raise _trouble(found.error_code, partition)
-        return int(found.end_offset)
+        return None if found.end_offset == NO_OFFSET else int(found.end_offset)
 
     async def offsets(self, wanted: Mapping[Partition, int], isolation: Isolation) -> dict[Partition, Found]:
         """The offset for a time in milliseconds, or for EARLIEST, LATEST or HIGHEST_TIME, of each partition.
@@ -312,7 +333,8 @@ class Cluster:
                     for p in partitions
                 ),
             )
-            for topic, partitions in _by_topic(positions).items()
+            # In their order, though a topic may come more than once by that.
+            for topic, partitions in groupby(positions, key=lambda partition: partition.topic)
         )
         request = FetchRequest(
             max_wait=i32Timedelta.parse(max_wait),
@@ -399,7 +421,7 @@ class Cluster:
                 failure = error
             else:
                 return connection
-        raise BrokerUnreachable(self.address, f"no broker answers ({failure})") from failure
+        raise NoBroker(self.address, failure) from failure
 
     async def _open(self, host: str, port: int) -> Connection:
         return await Connection.open(host, port, self._security, client_id=self._client_id, within=CONNECT_WITHIN)
@@ -431,9 +453,10 @@ def _trouble(code: ErrorCode, where: object) -> KafkaError:
 
 def host_and_port(place: str) -> tuple[str, int]:
     """Host and port of a broker as `bootstrap.servers` has it, also `[::1]:9092` and a host alone."""
-    host, colon, port = place.strip().rpartition("://")[2].rpartition(":")
+    named = place.strip().rpartition("://")[2]
+    host, colon, port = named.rpartition(":")
     if not colon or port.endswith("]"):
-        host, port = place.strip(), str(DEFAULT_PORT)
-    if not PORT.fullmatch(port) or not 0 < int(port) < 65536 or not host.strip("[]"):
+        host, port = named, str(DEFAULT_PORT)
+    if not PORT.fullmatch(port) or not 0 < int(port) < 65536 or not HOST.fullmatch(host.strip("[]")):
         raise OptionError(f"'bootstrap.servers': '{place.strip()}' is not host:port")
     return host.strip("[]"), int(port)

@@ -6,8 +6,8 @@ from threading import Event as Flag
 
 import msgspec
 
+from strandline.kafka.claim import Claim
 from strandline.kafka.partition import Partition
-from strandline.kafka.progress import Claim
 from strandline.units import Nanos
 
 

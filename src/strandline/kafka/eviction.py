@@ -9,7 +9,7 @@ from kio.schema.leave_group.v4.request import LeaveGroupRequest, MemberIdentity
 from kio.schema.leave_group.v4.response import LeaveGroupResponse
 from kio.schema.types import GroupId
 
-from strandline.errors import BrokerRefused, BrokerUnreachable
+from strandline.errors import BrokerRefused, BrokerUnreachable, NoBroker
 from strandline.kafka.cluster import host_and_port
 from strandline.kafka.connection import Connection
 from strandline.kafka.security import Security
@@ -48,7 +48,7 @@ async def _any(settings: Mapping[str, object]) -> Connection:
             return await _open(settings, *host_and_port(place))
         except BrokerUnreachable as error:
             failure = error
-    raise BrokerUnreachable(address, f"no broker answers ({failure})") from failure
+    raise NoBroker(address, failure) from failure
 
 
 async def _open(settings: Mapping[str, object], host: str, port: int) -> Connection:

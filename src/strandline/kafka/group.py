@@ -6,14 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 
-from strandline.clock import SystemClock
+from strandline.clock import AwakeClock
 from strandline.errors import OptionError
+from strandline.kafka.claim import Claim
 from strandline.kafka.events import Assigned, Event, Lost, Revoked
 from strandline.kafka.mailbox import Mailbox
 from strandline.kafka.ownership import Begin, Proof
 from strandline.kafka.partition import Partition
 from strandline.kafka.polling import Polling
-from strandline.kafka.progress import Claim, Progress
+from strandline.kafka.progress import Progress
 from strandline.units import Nanos, nanos
 
 OURS = {
@@ -36,7 +37,7 @@ DEFAULTS = {
 }
 
 log = logging.getLogger(__name__)
-clock = SystemClock()
+clock = AwakeClock()
 
 
 class GroupMember:
@@ -132,7 +133,10 @@ class GroupMember:
             return False
 
     def stalled_for(self, now: Nanos) -> Nanos:
-        """The longest time without a sign of life of the thread that polls, since the last proof. From any thread."""
+        """The longest time without a sign of life of the thread that polls, since the last proof; by AwakeClock.
+
+        From any thread.
+        """
         return self._polling.pulse.silence(now)
 
     @property

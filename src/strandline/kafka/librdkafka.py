@@ -1,12 +1,15 @@
 """Clients of librdkafka made from a user's settings, and its errors as ours."""
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Timer
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import KafkaException
 
-from strandline.errors import AuthenticationFailed, BrokerRefused, KafkaError, OptionError
+from strandline.errors import AuthenticationFailed, BrokerRefused, KafkaError, NoBroker, OptionError
 
 Client = TypeVar("Client")
 
@@ -20,13 +23,18 @@ SAFE: dict[str, str | int | float | bool] = {
 # They say that somebody is not to be reached now, which passes.
 AWAY = frozenset({Code._ALL_BROKERS_DOWN, Code._TRANSPORT, Code._RESOLVE, Code._TIMED_OUT})
 
+# Whoever has waited for so long wants to know what for.
+PATIENCE_S = 3.0
+
+log = logging.getLogger(__name__)
+
 
 def client(make: Callable[[dict[str, Any]], Client], settings: Mapping[str, object]) -> Client:
     """Make a client that logs nothing by itself."""
     try:
         return make({**settings, "log_level": 0})
     except KafkaException as error:
-        raise OptionError(_masked(error.args[0].str(), settings)) from None
+        raise OptionError(_masked(error.args[0].str().strip(), settings)) from None
     except (TypeError, ValueError) as error:
         raise OptionError(_masked(str(error), settings)) from None
 
@@ -39,8 +47,27 @@ def _masked(text: str, settings: Mapping[str, object]) -> str:
     return text
 
 
-def translated(error: Code, where: object) -> KafkaError:
-    """An error of librdkafka or of a broker as one of ours."""
+@contextmanager
+def asking(address: str) -> Iterator[None]:
+    """Around what waits for an answer of librdkafka: that it is waited for is logged, and its errors become ours."""
+    waiting = Timer(PATIENCE_S, log.warning, ["waiting for Kafka at %s ...", address])
+    waiting.daemon = True
+    waiting.start()
+    try:
+        yield
+    except KafkaException as error:
+        raise translated(error.args[0], address) from None
+    except TimeoutError:
+        raise NoBroker(address, "timed out") from None
+    finally:
+        waiting.cancel()
+
+
+def translated(error: Code, where: object, address: str | None = None) -> KafkaError:
+    """An error of librdkafka or of a broker as one of ours; `address` is Kafka's, where `where` is something in it."""
     if error.code() in {Code._AUTHENTICATION, Code._SSL, Code.SASL_AUTHENTICATION_FAILED}:
         return AuthenticationFailed(error.str())
+    if error.code() in AWAY:
+        # Behind what was asked for, which says nothing of why.
+        return NoBroker(address or str(where), error.str().rpartition(": ")[2])
     return BrokerRefused(error.name(), where)

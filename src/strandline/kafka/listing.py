@@ -5,12 +5,12 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from typing import TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from strandline.errors import BrokerUnreachable, UnknownTopic
-from strandline.kafka.librdkafka import AWAY, client, translated
+from strandline.errors import UnknownTopic
+from strandline.kafka.librdkafka import asking, client
 from strandline.kafka.partition import Partition
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ class Listing:
 
     async def partitions(self, topic: str) -> list[Partition]:
         """Every partition of a topic."""
-        return await asyncio.to_thread(self._translated, lambda: self._partitions(topic))
+        return await asyncio.to_thread(self._asked, lambda: self._partitions(topic))
 
     async def earliest(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The first offset of each."""
@@ -38,12 +38,13 @@ class Listing:
 
     async def at(self, partitions: Collection[Partition], milliseconds: int) -> dict[Partition, int]:
         """The first offset whose record has this time or a later one; of those only that have one."""
-        found = await self._offsets(partitions, OffsetSpec.for_timestamp(milliseconds))
+        # Numbers below 0 have other meanings here, the end of the log among them, and no record is as old.
+        found = await self._offsets(partitions, OffsetSpec.for_timestamp(max(0, milliseconds)))
         return {partition: offset for partition, offset in found.items() if offset >= 0}
 
     async def _offsets(self, partitions: Collection[Partition], spec: OffsetSpec) -> dict[Partition, int]:
         asked = {TopicPartition(*partition): spec for partition in partitions}
-        return await asyncio.to_thread(self._translated, lambda: self._list(asked))
+        return await asyncio.to_thread(self._asked, lambda: self._list(asked))
 
     def _list(self, asked: dict[TopicPartition, OffsetSpec]) -> dict[Partition, int]:
         answers = self._admin.list_offsets(
@@ -60,13 +61,6 @@ class Listing:
             raise UnknownTopic(topic, self._address)
         return sorted(Partition(topic, number) for number in found.partitions)
 
-    def _translated(self, ask: Callable[[], T]) -> T:
-        try:
+    def _asked(self, ask: Callable[[], T]) -> T:
+        with asking(self._address):
             return ask()
-        except TimeoutError:
-            raise BrokerUnreachable(self._address, f"no answer within {self._within:g} s") from None
-        except KafkaException as error:
-            problem = error.args[0]
-            if problem.code() in AWAY:
-                raise BrokerUnreachable(self._address, problem.str()) from None
-            raise translated(problem, self._address) from None

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as Code
 
-from strandline.errors import BrokerRefused, GroupInUse, KafkaError
-from strandline.kafka.librdkafka import client
+from strandline.errors import GroupInUse, KafkaError
+from strandline.kafka.librdkafka import client, translated
 from strandline.kafka.partition import Partition
 
 ANSWER_WITHIN = 10.0
@@ -20,6 +20,7 @@ class GroupOffsets:
 
     def __init__(self, settings: Mapping[str, object]) -> None:
         self.name = str(settings["group.id"])
+        self._address = str(settings.get("bootstrap.servers"))
         self._client = client(Consumer, {**settings, "enable.auto.commit": False})
 
     async def committed(self, partitions: Collection[Partition]) -> dict[Partition, int]:
@@ -44,7 +45,7 @@ class GroupOffsets:
         return answer
 
     def _refused(self, error: Code, where: str) -> KafkaError:
-        return GroupInUse(self.name) if error.code() in IN_USE else BrokerRefused(error.name(), where)
+        return GroupInUse(self.name) if error.code() in IN_USE else translated(error, where, self._address)
 
     async def close(self) -> None:
         """Give up the connections."""

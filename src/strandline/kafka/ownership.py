@@ -19,7 +19,7 @@ from typing import NamedTuple
 from confluent_kafka import OFFSET_STORED, Consumer, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as Code
 
-from strandline.clock import SystemClock
+from strandline.clock import AwakeClock, SystemClock
 from strandline.kafka.commits import Commits
 from strandline.kafka.events import Assigned, Lost, Revoked
 from strandline.kafka.mailbox import Mailbox
@@ -39,7 +39,8 @@ FRESH = nanos(timedelta(seconds=1))
 NOT_A_MEMBER = frozenset({Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.FENCED_INSTANCE_ID})
 
 log = logging.getLogger(__name__)
-clock = SystemClock()
+# The group's time goes on while this machine is suspended.
+clock, plain_clock = AwakeClock(), SystemClock()
 
 
 class Proof(NamedTuple):
@@ -85,7 +86,7 @@ class Ownership:
         self._commits = Commits(nanos(commit_every))
         self._sent_at = Nanos(0)
         self._proving: list[Proof] = []
-        self._leaving = False
+        self._has_left = False
 
     def assign(self, consumer: Consumer, found: list[TopicPartition]) -> None:
         """Partitions have become ours."""
@@ -100,12 +101,12 @@ class Ownership:
         # librdkafka remembers that a partition was paused, even after it has been another member's.
         consumer.resume(found)
         if partitions:
-            self._mail.put(Assigned(partitions, generation, clock.monotonic()))
+            self._mail.put(Assigned(partitions, generation, plain_clock.monotonic()))
 
     def revoke(self, consumer: Consumer, found: list[TopicPartition]) -> None:
         """Partitions are wanted back, and are ours until this returns."""
         partitions = _names(found)
-        if partitions and not self._leaving:
+        if partitions and not self._has_left:
             self._wait_until_drained(partitions)
             self._commit_last(partitions)
         self._drop(partitions)
@@ -140,7 +141,10 @@ class Ownership:
 
     def _commit_last(self, partitions: Collection[Partition]) -> None:
         marks = self._marks(partitions)
-        if not marks or not self._is_member():
+        if not marks:
+            return
+        if not self._is_member():
+            log.warning("%s: no longer ours; what was not committed repeats", ", ".join(map(str, partitions)))
             return
         self._await_commit(partitions)
         try:
@@ -236,13 +240,20 @@ class Ownership:
 
     def leave(self, until: Nanos) -> None:
         """The last commit, as far as there is time for it. What is still polled is not taken."""
-        self._leaving = True
+        try:
+            self._leave(until)
+        finally:
+            self._has_left = True
+
+    def _leave(self, until: Nanos) -> None:
         self._commits.add(self._marks(self.owned))
         while clock.monotonic() < until:
             self.commit(at_once=True)
             if not self._commits.waiting:
                 return
+            # Partitions may be wanted back meanwhile: they are committed as at any other time.
             self._consumer.poll(STEP)
+        log.warning("left the group before its last commit was answered; what was done since the one before may repeat")
 
     def mark(self, partition: Partition) -> int | None:
         """Where the next owner of a partition is to begin, as far as it is known. From any thread."""

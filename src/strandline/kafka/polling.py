@@ -5,15 +5,16 @@ The thread polls whatever happens. Who takes nothing finds partitions paused, ne
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from enum import Enum, auto
 from threading import Event as Flag
 from threading import Thread
 
-from confluent_kafka import OFFSET_STORED, TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_STORED, Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka import KafkaError as Code
 
-from strandline.clock import SystemClock
+from strandline.clock import AwakeClock, SystemClock
 from strandline.errors import KafkaError, UnknownTopic
 from strandline.kafka.events import AtEnd, Failed, Records, Taken
 from strandline.kafka.librdkafka import AWAY, client, translated
@@ -22,6 +23,7 @@ from strandline.kafka.ownership import Begin, Ownership, places
 from strandline.kafka.partition import Partition
 from strandline.kafka.progress import Progress
 from strandline.kafka.pulse import Pulse
+from strandline.kafka.taking import take
 from strandline.units import Nanos, nanos
 
 POLL = 0.1
@@ -32,7 +34,15 @@ PROBE_WITHIN = 0.5
 LEAVE_WITHIN = nanos(timedelta(seconds=3))
 
 log = logging.getLogger(__name__)
-clock = SystemClock()
+clock, plain_clock = AwakeClock(), SystemClock()
+
+
+class Probe(Enum):
+    """What a broker says when it is asked for a topic."""
+
+    SHOWN = auto()
+    MISSING = auto()
+    UNANSWERED = auto()
 
 
 class Polling(Thread):
@@ -72,6 +82,8 @@ class Polling(Thread):
         # With the generation, as a partition that comes back comes unpaused.
         self._held: set[tuple[Partition, int]] = set()
         self._paused: set[tuple[Partition, int]] = set()
+        self._following: dict[tuple[Partition, int], int] = {}
+        """The offsets behind the last that were taken."""
         self._choked = False
         self._looked = Nanos(0)
         self._has_been_in = False
@@ -106,6 +118,8 @@ class Polling(Thread):
             self._held = self._held | wanted.items() if pause else self._held - wanted.items()
         self._held &= owned
         self._paused &= owned
+        for place in self._following.keys() - owned:
+            del self._following[place]
         self._choked = not (self._mail.is_light() if self._choked else self._mail.wait_for_room(KEEP_ALIVE))
         paused = set(owned) if self._choked else self._held
         if paused != self._paused:
@@ -131,30 +145,30 @@ class Polling(Thread):
             self._consumer.incremental_assign(marks)
         self._hand(messages)
 
-    def _hand(self, messages: Iterable[Message]) -> None:
-        now = clock.monotonic()
-        owned = self.ownership.owned
-        taken: list[Taken] = []
-        size = 0
-        for message in messages:
-            place = Partition(message.topic() or "", message.partition() or 0)
-            offset, error, generation = message.offset() or 0, message.error(), owned.get(place)
-            if error is not None:
-                self._put(taken, size)
-                taken, size = [], 0
-                self._judge(error, place, offset)
-            elif generation is not None:
-                kind, timestamp = message.timestamp()
-                key, value = message.key(), message.value()
-                claim = self._progress.register(place, offset, now)
-                stamp = None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp
-                taken.append(Taken(place, offset, stamp, key, value, claim, generation))
-                size += len(key or b"") + len(value or b"")
-        self._put(taken, size)
+    def _hand(self, messages: Sequence[Message]) -> None:
+        now, owned, at = plain_clock.monotonic(), self.ownership.owned, 0
+        while at < len(messages):
+            records, size, at = take(messages, at, owned, self._progress, now)
+            if records:
+                self._tell_deleted(records)
+                self._mail.put(Records(records), len(records), size)
+            if at < len(messages) and (error := (message := messages[at]).error()) is not None:
+                place = Partition(message.topic() or "", message.partition() or 0)
+                self._judge(error, place, message.offset() or 0)
+                at += 1
 
-    def _put(self, taken: list[Taken], size: int) -> None:
-        if taken:
-            self._mail.put(Records(taken), len(taken), size)
+    def _tell_deleted(self, records: Sequence[Taken]) -> None:
+        """Say which records were gone before they could be read."""
+        following = self._following
+        for record in records:
+            place, offset = (record.partition, record.generation), record.offset
+            expected = following.get(place, offset)
+            following[place] = offset + 1
+            # Markers of transactions leave gaps too, and are no loss.
+            if expected < offset:
+                low, _ = self._consumer.get_watermark_offsets(TopicPartition(*record.partition), cached=True)
+                if expected < low <= offset:
+                    log.warning("%s: Kafka has deleted %d to %d before they were read", place[0], expected, low - 1)
 
     def _judge(self, error: Code, place: Partition, offset: int) -> None:
         code = error.code()
@@ -199,18 +213,21 @@ class Polling(Thread):
             if end >= 0:
                 ends[partition] = end
         self.ends = ends
-        if self._away_since is not None and self._answers(self._topics[0]):
+        if self._away_since is not None and self._probe(self._topics[0]) is Probe.SHOWN:
             log.info("Kafka is back after %.1f s", (now - self._away_since) / 1e9)
             self._away_since = None
         for topic, (until, error) in list(self._doubts.items()):
             if now > until:
-                if not self._answers(topic):
+                probe = self._probe(topic)
+                if probe is Probe.SHOWN:
+                    del self._doubts[topic]
+                # Where nobody answers, that says something of a password and nothing of a topic.
+                elif probe is Probe.MISSING or not isinstance(error, UnknownTopic):
                     raise error
-                del self._doubts[topic]
 
-    def _answers(self, topic: str) -> bool:
+    def _probe(self, topic: str) -> Probe:
         try:
             found = self._consumer.list_topics(topic, timeout=PROBE_WITHIN).topics.get(topic)
         except KafkaException:
-            return False
-        return found is not None and found.error is None
+            return Probe.UNANSWERED
+        return Probe.SHOWN if found is not None and found.error is None else Probe.MISSING

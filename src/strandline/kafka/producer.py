@@ -5,8 +5,10 @@ costs about as much and reports a millisecond or two earlier, but takes the inte
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import KafkaException, Message, Producer
@@ -14,7 +16,8 @@ from confluent_kafka import KafkaException, Message, Producer
 from strandline.errors import KafkaError, OptionError, PublisherFull
 from strandline.kafka.librdkafka import SAFE, client, translated
 
-Done = Callable[[KafkaError | None], object]
+Done = Callable[[Any, KafkaError | None], object]
+"""Called with what the record is about, and with None when all replicas have it."""
 Headers = list[tuple[str, str | bytes | None]]
 
 DEFAULTS = {"queue.buffering.max.kbytes": 64 << 10, "linger.ms": 2}
@@ -31,6 +34,7 @@ class Publisher:
         for name in sorted(SAFE.keys() & settings.keys()):
             raise OptionError(f"'{name}' cannot be set for a publisher; it is {str(SAFE[name]).lower()}")
         self._producer = client(Producer, {**DEFAULTS, **settings, **SAFE})
+        self._address = str(settings.get("bootstrap.servers"))
         self._every = report_every.total_seconds()
         self._outstanding = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -49,29 +53,31 @@ class Publisher:
         value: bytes | None,
         key: bytes | None = None,
         headers: Headers | None = None,
+        *,
         on_done: Done | None = None,
+        about: object = None,
     ) -> None:
-        """Write a record soon. `on_done` is called once, on the loop: with None when all replicas have it.
+        """Write a record soon. `on_done` is called once, on the loop: with `about`, and None when all replicas have it.
 
         Raises PublisherFull, and has taken nothing, when too much waits already: await `room` and try again.
         """
-
-        def reported(error: Code | None, _: Message) -> None:
-            self._outstanding -= 1
-            if self._is_awaited:
-                self._freed.set()
-            if on_done is not None:
-                on_done(None if error is None else translated(error, topic))
-
         try:
+            reported = partial(self._reported, on_done, about)
             self._producer.produce(topic, value, key, headers=headers, on_delivery=reported)
         except BufferError:
             raise PublisherFull(topic) from None
         except KafkaException as error:
-            raise translated(error.args[0], topic) from None
+            raise translated(error.args[0], topic, self._address) from None
         self._outstanding += 1
         if self._timer is None:
             self._timer = self._loop.call_later(self._every, self._serve)
+
+    def _reported(self, on_done: Done | None, about: object, error: Code | None, message: Message) -> None:
+        self._outstanding -= 1
+        if self._is_awaited:
+            self._freed.set()
+        if on_done is not None:
+            on_done(about, None if error is None else translated(error, message.topic() or "", self._address))
 
     def _serve(self) -> None:
         try:
@@ -79,23 +85,15 @@ class Publisher:
         finally:
             self._timer = self._loop.call_later(self._every, self._serve) if self._outstanding else None
 
-    async def room(self) -> None:
+    def room(self) -> Awaitable[object]:
         """Wait until a record that was waiting is written or has failed; at once when none waits."""
         # No time-out: every record is reported on within `delivery.timeout.ms`.
         if self._outstanding:
             self._is_awaited = True
             self._freed.clear()
-            await self._freed.wait()
-
-    async def flush(self, timeout: timedelta) -> int:
-        """Wait until all is reported on, or the time is out; how many are not."""
-        try:
-            async with asyncio.timeout(timeout.total_seconds()):
-                while self._outstanding:
-                    await self.room()
-        except TimeoutError:
-            pass
-        return self._outstanding
+        else:
+            self._freed.set()
+        return self._freed.wait()
 
     def close(self) -> None:
         """Give up what is not written yet; those who wait for it are told so."""

@@ -3,19 +3,12 @@
 from collections.abc import Iterable
 from threading import Lock
 
-import msgspec
-
-from strandline.core.frontier import Frontier, Oldest, Ticket
+from strandline.core.frontier import Frontier
+from strandline.core.oldest import Oldest
 from strandline.errors import NotOurs
+from strandline.kafka.claim import Claim
 from strandline.kafka.partition import Partition
 from strandline.units import Nanos
-
-
-class Claim(msgspec.Struct, frozen=True, gc=False):
-    """A record in flight: what to hand back to `Progress.done`."""
-
-    partition: Partition
-    ticket: Ticket
 
 
 class Progress:

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from strandline.errors import BrokerUnreachable, UnknownTopic
-from strandline.kafka.librdkafka import AWAY, client, translated
+from strandline.kafka.librdkafka import AWAY, asking, client, translated
 
 LOOK_EVERY = 0.05
 
@@ -27,15 +27,8 @@ async def ensure_topics(
     # Referred to until all is done: an AdminClient that is collected cancels what it was asked for.
     admin = client(AdminClient, settings)
     address = str(settings.get("bootstrap.servers"))
-    try:
+    with asking(address):
         await asyncio.to_thread(_ensure, admin, list(topics), like, address, within.total_seconds())
-    except TimeoutError:
-        raise BrokerUnreachable(address, f"no answer within {within.total_seconds():g} s") from None
-    except KafkaException as error:
-        problem = error.args[0]
-        if problem.code() in AWAY:
-            raise BrokerUnreachable(address, problem.str()) from None
-        raise translated(problem, address) from None
 
 
 def _ensure(admin: AdminClient, topics: list[str], like: str, address: str, seconds: float) -> None:

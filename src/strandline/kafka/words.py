@@ -36,7 +36,7 @@ ENDS: dict[str, EndAt] = {"live": Live(), "latest": Live(), "now": Live()}
 
 def parse_start(text: str, words: Mapping[str, StartAt] = STARTS) -> StartAt:
     """Read one of the words, a span back from now or a time; raises OptionError."""
-    return words.get(text) or _parse_moment(text, "start", words)
+    return words.get(text) or parse_moment(text, "start", words)
 
 
 def parse_end(text: str, others: Iterable[str] = ()) -> EndAt:
@@ -44,7 +44,7 @@ def parse_end(text: str, others: Iterable[str] = ()) -> EndAt:
 
     The error names, beside these, other words that the caller takes.
     """
-    return ENDS.get(text) or _parse_moment(text, "end", [*ENDS, *others])
+    return ENDS.get(text) or parse_moment(text, "end", [*ENDS, *others])
 
 
 def cutoff(end: EndAt, now: datetime) -> datetime | None:
@@ -58,7 +58,8 @@ def cutoff(end: EndAt, now: datetime) -> datetime | None:
             return None
 
 
-def _parse_moment(text: str, what: str, words: Iterable[str]) -> AtTime | Ago:
+def parse_moment(text: str, what: str, words: Iterable[str]) -> AtTime | Ago:
+    """Read a span back from now or a time; raises OptionError, which names the words that the caller takes beside."""
     if span := SPAN.fullmatch(text):
         return Ago(_duration(text, int(span["count"]), UNITS[span["unit"]]))
     try:

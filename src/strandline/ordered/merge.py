@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from strandline.errors import OptionError
 from strandline.kafka.cluster import Cluster
 from strandline.kafka.partition import Partition
 from strandline.ordered.reading import Reading, Rules
+from strandline.threads import aside
 from strandline.units import Nanos
 from strandline.wire.gather import Gather
 from strandline.wire.records import Columns
@@ -99,7 +101,7 @@ class Merge:
             if len(order):
                 sources = self._take(order)
                 self.reading.taken()
-                self._leaving = asyncio.create_task(asyncio.to_thread(self._gather.batch, order, sources))
+                self._leaving = asyncio.create_task(aside(partial(self._gather.batch, order, sources)))
                 return await asyncio.shield(self._leaving)
             if now >= deadline or self.ordering.is_drained:
                 return self._gather.nothing

@@ -36,6 +36,7 @@ from strandline.errors import (
 )
 from strandline.kafka.cluster import AGAIN, EARLIEST, LATEST, MOVED, PATIENCE, Cluster, Fetched, Isolation
 from strandline.kafka.partition import Partition
+from strandline.threads import aside
 from strandline.units import Nanos, nanos
 from strandline.wire.fetched import Scanned, rows_within, scan
 from strandline.wire.records import Columns
@@ -315,7 +316,7 @@ class Reading:
         """Unpack what there is room for, and read on behind it."""
         room = self._ordering.room(partition, on_the_way)
         try:
-            taken = await asyncio.to_thread(rows_within, scanned, room, skip_corrupt=self._rules.skip_corrupt)
+            taken = await aside(partial(rows_within, scanned, room, skip_corrupt=self._rules.skip_corrupt))
         except CorruptBatch as error:
             raise CorruptBatch(error.problem, error.offset, error.next_offset, partition) from None
         found = taken.rows

@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Event
 
 from strandline.errors import StackError
-from strandline.stack.locks import try_lock
+from strandline.locks import try_lock
 
 LOCK_TIMEOUT = 900.0
 

@@ -6,17 +6,15 @@ was killed therefore leaves a directory that the next one can tell from one in u
 
 import json
 import os
-import shutil
-import tempfile
 from pathlib import Path
 from threading import Event
 from typing import Any
 
-from strandline.errors import DataRefused, StackError
-from strandline.stack.locks import try_lock
+from strandline.errors import DataRefused
+from strandline.locks import try_lock
+from strandline.temporary import LOCK, locked_directory, remove
 
 MARKER = "stack.json"
-LOCK = "lock"
 FORMAT = 1
 # How long the servers of a killed stack may take to be gone.
 TAKE_OVER_TIMEOUT = 15.0
@@ -34,8 +32,9 @@ class DataDirectory:
     def close(self) -> None:
         """Unlock, and remove what is temporary."""
         if self.temporary:
-            shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self.lock)
+            remove(self.path, self.lock)
+        else:
+            os.close(self.lock)
 
 
 def open_data(path: Path | None, cancelled: Event) -> DataDirectory:
@@ -79,32 +78,11 @@ def _take_over(path: Path, cancelled: Event) -> int:
 
 
 def _open_temporary() -> DataDirectory:
-    base = Path(tempfile.gettempdir())
-    _sweep(base)
-    # Under a name that no sweep looks for until it is locked; the lock stays with it when it is renamed.
-    fresh = Path(tempfile.mkdtemp(prefix=f".{TEMPORARY_PREFIX}", dir=base))
-    lock = try_lock(fresh / LOCK, 0)
-    if lock is None:
-        raise StackError(f"{fresh} is locked by another process")
-    path = fresh.rename(base / fresh.name.removeprefix("."))
+    path, lock = locked_directory(TEMPORARY_PREFIX)
     if os.getuid() == 0:
         # Postgres runs as another user then, and must be able to get at its own directory in here.
         path.chmod(0o755)
     return DataDirectory(path, lock, temporary=True)
-
-
-def _sweep(base: Path) -> None:
-    """Remove the temporary directories of stacks that were killed."""
-    for path in base.glob(f"{TEMPORARY_PREFIX}*/"):
-        try:
-            if path.is_symlink() or path.stat().st_uid != os.getuid():
-                continue
-            lock = try_lock(path / LOCK, 0)
-        except OSError:  # its own stack was removing it at this moment
-            continue
-        if lock is not None:
-            shutil.rmtree(path, ignore_errors=True)
-            os.close(lock)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Kafka's jars: fetched once into the user's cache, checked against `kafka.jars` every time they are used."""
+"""Kafka's jars: fetched once into the user's cache, checked against lists of checksums every time they are used.
+
+`kafka.jars` is what brokers run on; `tools.jars` is what Kafka's own command-line tools need beside it.
+"""
 
 import hashlib
 import logging
@@ -19,7 +22,8 @@ from strandline.stack.cache import cache_dir, one_at_a_time
 from strandline.stack.java import Java
 from strandline.stack.processes import Child
 
-PIN_LIST = Path(__file__).with_name("kafka.jars")
+BROKER_LIST = Path(__file__).with_name("kafka.jars")
+TOOLS_LIST = Path(__file__).with_name("tools.jars")
 FETCH_TIMEOUT = 900.0
 TELL_EVERY = 10
 UNRESOLVED = re.compile(r"(?:module not found:|\[(?:FAILED|NOT FOUND) *\]) ([\w.-]+)#([\w.-]+);([\w.-]+)")
@@ -32,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One line of `kafka.jars`."""
+    """One line of a list."""
 
     organisation: str
     module: str
@@ -49,9 +53,9 @@ class Jar:
 
 
 @cache
-def pinned() -> tuple[Jar, ...]:
-    """All jars of the embedded Kafka."""
-    lines = PIN_LIST.read_text().splitlines()
+def pinned(file: Path = BROKER_LIST) -> tuple[Jar, ...]:
+    """All jars of a list, that of the embedded Kafka if none is named."""
+    lines = file.read_text().splitlines()
     return tuple(Jar(*line.split()) for line in lines if line and not line.startswith("#"))
 
 
@@ -63,22 +67,31 @@ def kafka_version() -> str:
 
 def kafka_jars(java: Java, cancelled: Event) -> list[Path]:
     """The class path of the embedded Kafka, whole and unaltered; fetched when it is missing or damaged."""
-    directory = cache_dir() / f"kafka-{kafka_version()}"
-    paths = [directory / jar.file_name for jar in pinned()]
-    if _faulty(directory) is None:
+    return _jars("kafka", pinned(), java, cancelled)
+
+
+def tools_jars(java: Java, cancelled: Event) -> list[Path]:
+    """The class path of Kafka's command-line tools."""
+    return kafka_jars(java, cancelled) + _jars("kafka-tools", pinned(TOOLS_LIST), java, cancelled)
+
+
+def _jars(name: str, wanted: tuple[Jar, ...], java: Java, cancelled: Event) -> list[Path]:
+    directory = cache_dir() / f"{name}-{kafka_version()}"
+    paths = [directory / jar.file_name for jar in wanted]
+    if _faulty(directory, wanted) is None:
         return paths
-    with one_at_a_time("kafka-jars", cancelled):
-        fault = _faulty(directory)  # another process may have fetched them while we waited
+    with one_at_a_time(f"{name}-jars", cancelled):
+        fault = _faulty(directory, wanted)  # another process may have fetched them while we waited
         if fault is None:
             return paths
         if directory.exists():
             log.warning("kafka: %s is missing or damaged; fetching all jars again", directory / fault.file_name)
-        _fetch(directory, java, cancelled)
+        _fetch(directory, wanted, java, cancelled)
     return paths
 
 
-def _faulty(directory: Path) -> Jar | None:
-    return next((jar for jar in pinned() if not _is_sound(directory / jar.file_name, jar)), None)
+def _faulty(directory: Path, wanted: tuple[Jar, ...]) -> Jar | None:
+    return next((jar for jar in wanted if not _is_sound(directory / jar.file_name, jar)), None)
 
 
 def _is_sound(path: Path, jar: Jar) -> bool:
@@ -89,15 +102,15 @@ def _is_sound(path: Path, jar: Jar) -> bool:
         return False
 
 
-def _fetch(directory: Path, java: Java, cancelled: Event) -> None:
+def _fetch(directory: Path, wanted: tuple[Jar, ...], java: Java, cancelled: Event) -> None:
     """Fetch into a directory beside the final one, check, and swap: a fetch that is cut short leaves nothing in use."""
-    log.info("kafka: fetching %d jars of Kafka %s (45 MB, once)", len(pinned()), kafka_version())
-    for leftover in directory.parent.glob("fetching-*"):
+    log.info("kafka: fetching %d jars of Kafka %s (once)", len(wanted), kafka_version())
+    for leftover in directory.parent.glob(f"fetching-{directory.name}-*"):
         shutil.rmtree(leftover, ignore_errors=True)
-    work = Path(tempfile.mkdtemp(prefix="fetching-", dir=directory.parent))
+    work = Path(tempfile.mkdtemp(prefix=f"fetching-{directory.name}-", dir=directory.parent))
     try:
-        _run_ivy(work, java, cancelled)
-        fault = _faulty(work / "jars")
+        _run_ivy(work, wanted, java, cancelled)
+        fault = _faulty(work / "jars", wanted)
         if fault is not None:
             path = work / "jars" / fault.file_name
             raise FetchFailed(
@@ -109,9 +122,9 @@ def _fetch(directory: Path, java: Java, cancelled: Event) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _run_ivy(work: Path, java: Java, cancelled: Event) -> None:
+def _run_ivy(work: Path, wanted: tuple[Jar, ...], java: Java, cancelled: Event) -> None:
     settings = work / "ivy.xml"
-    settings.write_text(_module_descriptor())
+    settings.write_text(_module_descriptor(wanted))
     ivy = Child(
         name="ivy",
         command=[
@@ -131,7 +144,7 @@ def _run_ivy(work: Path, java: Java, cancelled: Event) -> None:
             if "[SUCCESSFUL ]" in line:
                 arrived += 1
                 if arrived % TELL_EVERY == 0:
-                    log.info("kafka: %d of %d jars", arrived, len(pinned()))
+                    log.info("kafka: %d of %d jars", arrived, len(wanted))
         return ivy.exit_code is not None
 
     try:
@@ -153,12 +166,12 @@ def _why_it_failed(log: str) -> FetchFailed:
     return FetchFailed(f"{package}{others}", f"{reason}; the first run needs the network, later ones do not")
 
 
-def _module_descriptor() -> str:
+def _module_descriptor(wanted: tuple[Jar, ...]) -> str:
     """Exactly the pinned jars and nothing that they would drag in."""
     rows = [
         f"<dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.module)} rev={quoteattr(jar.revision)} "
         f'transitive="false" conf="default"><artifact name={quoteattr(jar.module)} type="jar" ext="jar"/></dependency>'
-        for jar in pinned()
+        for jar in wanted
     ]
     return "\n".join([
         '<ivy-module version="2.0"><info organisation="strandline" module="kafka"/>',

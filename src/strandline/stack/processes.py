@@ -53,6 +53,13 @@ class User:
     gid: int
 
 
+def leashed(command: Sequence[str | Path], death_signal: signal.Signals, user: User | None = None) -> list[str]:
+    """The command, to be run by us, with a signal when the thread that forks it ends; its id and its streams stay."""
+    owner = "-" if user is None else f"{user.uid}:{user.gid}"
+    leash = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), str(int(death_signal)), owner]
+    return [*leash, *map(str, command)]
+
+
 @dataclass(slots=True, kw_only=True)
 class Child:
     """One server process. Its standard output and error go to `log`."""
@@ -71,9 +78,8 @@ class Child:
 
     def start(self) -> None:
         """Start the process; it runs, but need not be ready."""
-        user = "-" if self.user is None else f"{self.user.uid}:{self.user.gid}"
-        leash = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), str(int(self.death_signal)), user]
-        self._process = _forker.submit(self._fork, [*leash, *map(str, self.command)]).result(FORK_TIMEOUT)
+        command = leashed(self.command, self.death_signal, self.user)
+        self._process = _forker.submit(self._fork, command).result(FORK_TIMEOUT)
 
     def _fork(self, command: list[str]) -> "subprocess.Popen[bytes]":
         descriptor = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)

@@ -10,7 +10,7 @@ from threading import Event
 from types import TracebackType
 from typing import Self
 
-from strandline.errors import DataRefused, OptionError, StackError, StartCancelled, check_type, did_you_mean
+from strandline.errors import OptionError, StackError, StartCancelled, check_type, did_you_mean
 from strandline.stack.data import DataDirectory, open_data
 from strandline.stack.kafka import KafkaCluster, kafka_runtime
 from strandline.stack.kinesis import KEEP_BYTES, Kinesis
@@ -112,7 +112,7 @@ class Stack:
         if self._path is not None:
             # Looked at before it is locked: what is refused is not touched.
             if self._path.is_file():
-                raise DataRefused(self._path, "is a file, not a directory")
+                raise OptionError(f"--data takes a directory, and {self._path} is a file")
             self._place(self._path.absolute(), locks)
         self._data = open_data(self._path, self.cancelled)
         locks.append(self._data.lock)

@@ -103,12 +103,24 @@ Said = Subscribe | Unsubscribe | Reconnect | Resume | Ack | Auth | Ping
 _decoder: msgspec.json.Decoder[Said] = msgspec.json.Decoder(Said)
 
 
-class NotUnderstood(ValueError):
-    """A text that is no message of ours, with the code that the client is told."""
+class _Kind(msgspec.Struct):
+    type: str
 
-    def __init__(self, code: str, problem: str) -> None:
+
+_kinds = msgspec.json.Decoder(_Kind)
+
+ERROR = "error"
+RECONNECT_ERROR = "reconnect_error"
+"""What a client of old hears in place of an error where it has asked to reconnect."""
+
+
+class NotUnderstood(ValueError):
+    """A text that is no message of ours, with the code that the client is told, and the type of what tells it."""
+
+    def __init__(self, code: str, problem: str, answer: str = ERROR) -> None:
         super().__init__(problem)
         self.code = code
+        self.answer = answer
 
 
 def read(text: bytes) -> Said:
@@ -118,9 +130,17 @@ def read(text: bytes) -> Said:
     except msgspec.ValidationError as error:
         problem = str(error)
         code = "unknown_type" if problem.endswith("`$.type`") else "bad_message"
-        raise NotUnderstood(code, problem) from None
+        raise NotUnderstood(code, problem, RECONNECT_ERROR if _is_reconnect(text) else ERROR) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise NotUnderstood("bad_json", str(error)) from None
+
+
+def _is_reconnect(text: bytes) -> bool:
+    """Whether a message that has something wrong in it was to be a reconnect."""
+    try:
+        return _kinds.decode(text).type == Reconnect.__struct_config__.tag
+    except (msgspec.DecodeError, RecursionError):
+        return False
 
 
 def partitions_of(topic: str, places: Mapping[str, int | str]) -> dict[int, int]:

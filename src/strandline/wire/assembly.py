@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from strandline.errors import ScatteredCapture, UnreadableRecord
 from strandline.units import Nanos
+from strandline.wire.accumulator import Accumulator
 from strandline.wire.captured import Unreadable, stream_of
 from strandline.wire.kept import Kept, Room
 from strandline.wire.table import Rows
 from strandline.wire.traffic_pb2 import TrafficStream
-from strandline.wire.transactions import Accumulator, Cause, ConnectionKey, Record, Transaction
+from strandline.wire.transactions import Cause, ConnectionKey, Record, Transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from strandline.wire.codecs import Bytes
+from strandline.wire.kernel import kernel
 
 HEAD = b'{"seq":'
 SEQ_WIDTH = 12
@@ -28,15 +28,23 @@ TYPE = b'"type":'
 BEHIND_TYPE = b',"priority":'
 REPLAYED = b'"replay:message"'
 
+# Who reads an envelope has this much room less than we have: it is within it, and they may be deep within a program.
+ROOM = 500
+
 _text = msgspec.json.Encoder().encode
 
 
 def data_of(value: bytes | None) -> bytes:
-    """A record's value as the last members of its envelope: JSON as it is once it has been read, else as base64."""
+    """A record's value as the last members of its envelope: JSON as it is once it has been read, else as base64.
+
+    So is JSON that is nested deeper than every reader of ours can go.
+    """
     if value is None:
         return b'"data":null'
     try:
         msgspec.json.decode(value)
+        if value.count(b"[") + value.count(b"{") > ROOM:
+            msgspec.json.decode(b"[" * ROOM + value + b"]" * ROOM)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return b'"encoding":"base64","data":"' + b64encode(value) + b'"'
     return b'"data":' + value
@@ -117,7 +125,7 @@ def numbered(frames: Sequence[bytes], firsts: Sequence[int]) -> Iterator[bytes]:
             yield bytes(view[start : start + len(data)])
 
 
-@numba.njit("void(uint8[::1], int64[::1], int64[::1], uint8[:, ::1])", cache=True, nogil=True)
+@kernel("void(uint8[::1], int64[::1], int64[::1], uint8[:, ::1])")
 def _number(data: Bytes, slots: NDArray[np.int64], firsts: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
     for client in range(len(firsts)):
         out[client] = data

@@ -26,6 +26,8 @@ class Scanned:
     position: int
     corrupt: list[CorruptBatch]
     """The batches that were left out because they cannot be read."""
+    epoch: int | None = None
+    """The leader's epoch of the last batch before the position, markers included; None where that is not known."""
 
 
 def scan(
@@ -48,7 +50,8 @@ def scan(
             found.append(batch)
     corrupt = [fault for fault in corrupt if fault.offset < end and fault.next_offset > first]
     position = min(end, max([position, *(fault.next_offset for fault in corrupt)]))
-    return Scanned(data, list(_delivered(found, aborted)), first, end, position, corrupt)
+    epoch = found[-1].epoch if found and found[-1].last_offset + 1 == position else None
+    return Scanned(data, list(_delivered(found, aborted)), first, end, position, corrupt, epoch)
 
 
 def _delivered(found: Iterable[Batch], aborted: Sequence[tuple[int, int]]) -> Iterator[Batch]:

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numba
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from strandline.errors import OptionError
 from strandline.wire.codecs import Bytes
+from strandline.wire.kernel import kernel
 from strandline.wire.memory import copy_bytes
 from strandline.wire.records import (
     HEADERS,
@@ -154,9 +154,7 @@ def _text(array: pa.StringArray) -> pa.StringArray:
     return array
 
 
-@numba.njit(
-    "void(int64[:, :], int32[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1])", cache=True, nogil=True
-)
+@kernel("void(int64[:, :], int32[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1])")
 def _plan(  # noqa: PLR0917  (a kernel)
     table: Table, where: Ints, offset: Table, timestamp: Table, key: Table, value: Table, headers: Table
 ) -> None:
@@ -169,7 +167,7 @@ def _plan(  # noqa: PLR0917  (a kernel)
         headers[to] = table[HEADERS, row]
 
 
-@numba.njit("int64(int64[::1], int32[::1])", cache=True, nogil=True)
+@kernel("int64(int64[::1], int32[::1])")
 def _ends(lengths: Table, ends: Ints) -> int:
     """Where each item ends when they follow each other; how many are null, or TOO_LARGE."""
     end = nulls = 0
@@ -185,7 +183,7 @@ def _ends(lengths: Table, ends: Ints) -> int:
     return nulls
 
 
-@numba.njit("void(uint8[::1], int64[:, :], int64, int32[::1], int32[::1], uint8[::1])", cache=True, nogil=True)
+@kernel("void(uint8[::1], int64[:, :], int64, int32[::1], int32[::1], uint8[::1])")
 def _copy(  # noqa: PLR0917  (a kernel)
     arena: Bytes, table: Table, field: int, where: Ints, ends: Ints, out: Bytes
 ) -> None:
@@ -193,7 +191,7 @@ def _copy(  # noqa: PLR0917  (a kernel)
         copy_bytes(out, ends[where[row]], arena, table[field, row], max(0, table[field + 1, row]))
 
 
-@numba.njit("void(uint8[::1], int64[:, :], int32[::1], int32[::1], int64[:, ::1])", cache=True, nogil=True)
+@kernel("void(uint8[::1], int64[:, :], int32[::1], int32[::1], int64[:, ::1])")
 def _measure_headers(arena: Bytes, table: Table, where: Ints, firsts: Ints, lengths: Table) -> None:
     """The lengths of all keys and values of headers. They were checked when the records were."""
     for row in range(len(where)):
@@ -206,11 +204,7 @@ def _measure_headers(arena: Bytes, table: Table, where: Ints, firsts: Ints, leng
                 at += max(length, 0)
 
 
-@numba.njit(
-    "void(uint8[::1], int64[:, :], int32[::1], int32[::1], int32[:, ::1], uint8[::1], uint8[::1])",
-    cache=True,
-    nogil=True,
-)
+@kernel("void(uint8[::1], int64[:, :], int32[::1], int32[::1], int32[:, ::1], uint8[::1], uint8[::1])")
 def _copy_headers(  # noqa: PLR0917  (a kernel)
     arena: Bytes, table: Table, where: Ints, firsts: Ints, ends: Ints, keys: Bytes, values: Bytes
 ) -> None:

@@ -138,7 +138,8 @@ def splice_host(head: bytes, host: bytes) -> bytes:
 
 def add_header(head: bytes, line: bytes) -> bytes:
     """The head with one more line, given without its line end, before the empty one."""
-    if LF in line or b"\r" in line:
+    # `in` takes bytes for a number first, and makes an error of it.
+    if line.find(LF) >= 0 or line.find(b"\r") >= 0:
         raise ValueError("a header line holds no line end")
     if head.endswith(b"\n\r\n"):
         return head[:-2] + line + b"\r\n\r\n"

@@ -9,13 +9,13 @@ The kernel reads no byte outside its batch, whatever the bytes say: every length
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from strandline.errors import CorruptBatch
 from strandline.wire.batches import Batch
 from strandline.wire.codecs import Bytes, NoRoom, unpack
+from strandline.wire.kernel import kernel
 
 OFFSET, TIMESTAMP, KEY_START, KEY_LENGTH, VALUE_START, VALUE_LENGTH, HEADERS_START, HEADERS = FIELDS = range(8)
 NULL = -1
@@ -129,7 +129,7 @@ def _unpack_all(data: Bytes, chosen: list[Batch], most: int) -> tuple[Bytes, lis
     return arena[:at], ends
 
 
-@numba.njit("Tuple((int64, int64))(uint8[::1], int64, int64)", cache=True, nogil=True, inline="always")
+@kernel("Tuple((int64, int64))(uint8[::1], int64, int64)", inline="always")
 def _varint(arena: Bytes, at: int, end: int) -> tuple[int, int]:
     """A zigzag varint, and the place after it; the place is -1 when it does not end in time."""
     value = np.uint64(0)
@@ -144,7 +144,7 @@ def _varint(arena: Bytes, at: int, end: int) -> tuple[int, int]:
     return 0, -1
 
 
-@numba.njit("int64(uint8[::1], int64, int64, int64, int64, int64, int64, int64[:, :])", cache=True, nogil=True)
+@kernel("int64(uint8[::1], int64, int64, int64, int64, int64, int64, int64[:, :])")
 def _parse(  # noqa: PLR0911, PLR0917  (a kernel: it takes plain numbers, and leaves at the first fault)
     arena: Bytes,
     at: int,

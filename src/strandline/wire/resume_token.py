@@ -25,6 +25,8 @@ class Position(NamedTuple):
     topic_id: str | None = None
     epoch: int | None = None
     """The leader's epoch of the record before."""
+    seen: int | None = None
+    """Where that record is not the one before the offset: the offset behind it."""
 
 
 Positions = dict[str, dict[int, Position]]
@@ -48,11 +50,18 @@ class BadToken(ValueError):
         self.fault = fault
 
 
+class _Topic(msgspec.Struct, array_like=True):
+    topic_id: str
+    places: dict[int, tuple[int, int]]
+    others: dict[int, str] = {}
+    """Ids of partitions that were read of another topic of the name: of one made anew each is gone on with alone."""
+
+
 class _Body(msgspec.Struct, array_like=True):
     key: str
     subject: str
     expires: int
-    topics: dict[str, tuple[str, dict[int, tuple[int, int]]]]
+    topics: dict[str, _Topic]
 
 
 class Signer:
@@ -64,16 +73,7 @@ class Signer:
 
     def sign(self, subject: str, positions: Positions, expires: int) -> str:
         """A token for a subject until a time in seconds."""
-        topics = {
-            topic: (
-                next((place.topic_id for place in places.values() if place.topic_id is not None), ""),
-                {
-                    number: (place.offset, -1 if place.epoch is None else place.epoch)
-                    for number, place in places.items()
-                },
-            )
-            for topic, places in positions.items()
-        }
+        topics = {topic: _topic(places) for topic, places in positions.items()}
         body = msgspec.json.encode(_Body(self._signing, subject, expires, topics))
         digest = self._digest(self._keys[self._signing], body)
         return f"{_text(body)}.{_text(digest)}"
@@ -94,15 +94,30 @@ class Signer:
             raise BadToken(Fault.EXPIRED)
         return {
             topic: {
-                number: Position(offset, topic_id or None, None if epoch < 0 else epoch)
-                for number, (offset, epoch) in places.items()
+                number: Position(offset, kept.others.get(number, kept.topic_id) or None, None if epoch < 0 else epoch)
+                for number, (offset, epoch) in kept.places.items()
             }
-            for topic, (topic_id, places) in read.topics.items()
+            for topic, kept in read.topics.items()
         }
 
     @staticmethod
     def _digest(key: bytes, body: bytes) -> bytes:
         return hmac.digest(key, body, hashlib.sha256)[:DIGEST_BYTES]
+
+
+def _topic(places: Mapping[int, Position]) -> _Topic:
+    ids = {number: place.topic_id or "" for number, place in places.items()}
+    common = next(iter(ids.values()), "")
+    return _Topic(
+        common,
+        {number: (place.offset, _epoch(place)) for number, place in places.items()},
+        {number: topic_id for number, topic_id in ids.items() if topic_id != common},
+    )
+
+
+def _epoch(place: Position) -> int:
+    """The epoch at the offset itself, where that is known."""
+    return -1 if place.epoch is None or place.seen is not None else place.epoch
 
 
 def _parts(token: str) -> tuple[bytes, bytes]:

@@ -10,7 +10,6 @@ The rules that this file keeps:
    nothing more of it.
 """
 
-from collections import OrderedDict
 from typing import Self
 
 import msgspec
@@ -18,19 +17,10 @@ import msgspec
 from strandline.units import Nanos
 from strandline.wire.assembly import Assembly, Capture
 from strandline.wire.captured import stream_of
+from strandline.wire.resumable import ResumableAccumulator
+from strandline.wire.standing import Standing
 from strandline.wire.traffic_pb2 import TrafficStream
-from strandline.wire.transactions import Accumulator, Cause, ConnectionKey, Record, Transaction, _Connection
-
-
-class Standing(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """How a connection stands while nothing of it is unfinished."""
-
-    index: int
-    seen: Nanos
-    was_open: bool
-    is_ignoring: bool
-    is_opaque: bool
-    is_framed: bool
+from strandline.wire.transactions import Cause, ConnectionKey, Transaction
 
 
 class Connection(msgspec.Struct, array_like=True, gc=False):
@@ -51,73 +41,12 @@ class State(msgspec.Struct, array_like=True, gc=False):
 
     time: Nanos | None
     connections: list[Connection]
-    """Those longest unseen first."""
+    """Those of each node that are longest unseen first."""
+    times: dict[str, Nanos] = {}
+    """Of each node."""
 
 
 STATE = msgspec.msgpack.Decoder(State)
-
-
-class ResumableAccumulator(Accumulator):
-    """An accumulator whose connections can be taken out and put back."""
-
-    is_going_on = False
-    """Whether records are read again. What they have not made an end of then, they do not now."""
-
-    def advance(self, partition: int, now: Nanos) -> None:
-        if not self.is_going_on:
-            super().advance(partition, now)
-
-    def keys(self, partition: int) -> list[ConnectionKey]:
-        """The open connections, those longest unseen first."""
-        return [found.key for found in self._partitions.get(partition, {}).values()]
-
-    def standing(self, partition: int, key: ConnectionKey) -> Standing | None:
-        """How a connection stands; None if it is not known or something of it is unfinished."""
-        found = self._known(partition, key)
-        if found is None or _is_unfinished(found):
-            return None
-        is_framed = found.framer is not None
-        return Standing(found.index, found.seen, found.was_open, found.is_ignoring, found.is_opaque, is_framed)
-
-    def is_unfinished(self, partition: int, key: ConnectionKey) -> bool:
-        """Whether something of a connection is unfinished."""
-        found = self._known(partition, key)
-        return found is not None and _is_unfinished(found)
-
-    def _known(self, partition: int, key: ConnectionKey) -> _Connection | None:
-        connections = self._partitions.get(partition)
-        return None if connections is None else connections.get(key)
-
-    def put_back(self, partition: int, key: ConnectionKey, standing: Standing) -> None:
-        """Have a connection stand as it did."""
-        connection = _Connection(key, Record(partition, 0, 0, _let_go), TrafficStream())
-        connection.index = standing.index
-        connection.seen = standing.seen
-        connection.was_open = standing.was_open
-        connection.is_ignoring = standing.is_ignoring
-        connection.is_opaque = standing.is_opaque
-        if not standing.is_framed:
-            connection.framer = None
-        self._partitions.setdefault(partition, OrderedDict())[key] = connection
-
-    def arrange(self, partition: int, keys: list[ConnectionKey], time: Nanos | None) -> None:
-        """Have connections in this order, and the source's time at this."""
-        connections = self._partitions.get(partition)
-        if connections is not None:
-            for key in keys:
-                connections.move_to_end(key)
-        if time is not None:
-            self._times[partition] = time
-
-    def give_up(self, partition: int, key: ConnectionKey) -> Standing:
-        """Tell what there is of a connection; how it stands when nothing more of it is to be told."""
-        found = self._partitions[partition][key]
-        self._end(found, found.seen, Cause.END)
-        return Standing(found.index, found.seen, found.was_open, False, True, True)
-
-
-def _is_unfinished(connection: _Connection) -> bool:
-    return bool(connection.current or connection.unmarked or connection.awaiting)
 
 
 class _Held:
@@ -165,7 +94,9 @@ class ResumableAssembly(Assembly):
                 found.append(Connection(*key, self._indexes[self._partition, key], standing, []))
             else:
                 found.append(Connection(*key, held.index, held.standing, held.records))
-        return msgspec.msgpack.encode(State(self._accumulator.time(self._partition), found))
+        return msgspec.msgpack.encode(
+            State(self._accumulator.time(self._partition), found, self._accumulator.times(self._partition))
+        )
 
     def _go_on(self, state: State) -> None:
         partition = self._partition
@@ -179,7 +110,7 @@ class ResumableAssembly(Assembly):
             for offset, value in found.records:
                 self._accept_held(offset, value, stream_of(value))
         self._accumulator.is_going_on = False
-        self._accumulator.arrange(partition, keys, state.time)
+        self._accumulator.arrange(partition, keys, state.time, state.times)
 
     def take(self, partition: int, offset: int, key: bytes | None, value: bytes | None) -> None:
         """The next record. Raises ScatteredCapture and UnreadableRecord."""
@@ -230,7 +161,3 @@ class ResumableAssembly(Assembly):
         place = (self._partition, transaction.key)
         self._indexes[place] += 1
         transaction.packets.release()
-
-
-def _let_go(record: Record) -> None:
-    """Nothing is committed."""

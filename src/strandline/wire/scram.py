@@ -1,4 +1,4 @@
-"""SCRAM (RFC 5802, RFC 7677) as Kafka speaks it: a client that proves its password and has the server prove its own.
+"""SCRAM (RFC 5802, RFC 7677) as Kafka speaks it: a client proves its password, and the server that it knows it.
 
     START ── first ──> GREETED ── answer: our proof ──> PROVED ── answer: None ──> DONE
                           └──────── anything wrong ───────┴─────────────────────> FAILED
@@ -11,6 +11,8 @@ import binascii
 import hashlib
 import hmac
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from strandline.errors import AuthenticationFailed
@@ -22,6 +24,8 @@ FEWEST_ITERATIONS, MOST_ITERATIONS = 4096, 1_000_000
 GS2_HEADER = b"n,,"
 EXTENSIONS = rb"(?:,[A-Za-z]=[^\0,]+)*"
 # A message that begins with m= demands an extension. We know none, so RFC 5802 has us refuse it.
+CLIENT_FIRST = re.compile(rb"n,(?:a=[^,]*)?,(n=([^\0,]+),r=([!-+\--~]+))" + EXTENSIONS)
+CLIENT_FINAL = re.compile(rb"(c=biws,r=([!-+\--~]+)),p=([A-Za-z0-9+/=]+)")
 SERVER_FIRST = re.compile(rb"r=([!-+\--~]+),s=([A-Za-z0-9+/=]+),i=([1-9][0-9]{0,17})" + EXTENSIONS)
 SERVER_FINAL = re.compile(rb"v=([A-Za-z0-9+/=]+)" + EXTENSIONS)
 SERVER_ERROR = re.compile(rb"e=([ -+\--~]{1,80})" + EXTENSIONS)
@@ -88,7 +92,7 @@ class ScramClient:
         found = SERVER_FIRST.fullmatch(challenge)
         if found is None:
             raise AuthenticationFailed("the server's first message is not one of SCRAM")
-        nonce, salt, iterations = found[1], _decode(found[2], "salt"), int(found[3])
+        nonce, salt, iterations = found[1], _decode(found[2], "server's salt"), int(found[3])
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
             raise AuthenticationFailed("the server's nonce does not extend ours")
         if not FEWEST_ITERATIONS <= iterations <= MOST_ITERATIONS:
@@ -108,11 +112,94 @@ class ScramClient:
         found = SERVER_FINAL.fullmatch(challenge)
         if found is None:
             raise AuthenticationFailed("the server's final message is not one of SCRAM")
-        if not hmac.compare_digest(_decode(found[1], "signature"), self._signature):
+        if not hmac.compare_digest(_decode(found[1], "server's signature"), self._signature):
             raise AuthenticationFailed("the server's signature is wrong: it does not know the password")
 
     def _hmac(self, key: bytes, message: bytes) -> bytes:
         return hmac.digest(key, message, self._hash)
+
+
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """What a server keeps of a password: enough to check it, and not to use it."""
+
+    salt: bytes
+    iterations: int
+    stored_key: bytes
+    server_key: bytes
+
+    @classmethod
+    def of(cls, mechanism: str, password: str, salt: bytes, iterations: int = FEWEST_ITERATIONS) -> "Verifier":
+        """From a password and a random salt."""
+        name = HASHES[mechanism]
+        salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, iterations)
+        client_key = hmac.digest(salted, b"Client Key", name)
+        stored_key = hashlib.new(name, client_key).digest()
+        return cls(salt, iterations, stored_key, hmac.digest(salted, b"Server Key", name))
+
+
+class ScramServer:
+    """The server's side of one exchange. The nonce must be random, and another one each time.
+
+    Users who are not there are asked for a proof like any other, and only then refused.
+    """
+
+    def __init__(
+        self, mechanism: str, verifier_of: Callable[[str], Verifier | None], nobody: Verifier, nonce: str
+    ) -> None:
+        self.username = ""
+        self._hash = HASHES[mechanism]
+        self._verifier_of = verifier_of
+        self._nobody = nobody
+        self._nonce = nonce.encode()
+        self._said: list[bytes] = []
+        self._state = State.START
+
+    @property
+    def state(self) -> State:
+        """How far it has come; only when DONE has the client proved itself."""
+        return self._state
+
+    def answer(self, message: bytes) -> bytes:
+        """What to say to the client's message."""
+        state, self._state = self._state, State.FAILED
+        if state is State.START:
+            return self._challenge(message)
+        if state is State.GREETED:
+            return self._check(message)
+        raise AuthenticationFailed("the client goes on after the end of the exchange")
+
+    def _challenge(self, message: bytes) -> bytes:
+        found = CLIENT_FIRST.fullmatch(message)
+        if found is None:
+            raise AuthenticationFailed("the client's first message is not one of SCRAM")
+        name = found[2].replace(b"=2C", b",").replace(b"=3D", b"=")
+        self.username = name.decode(errors="replace")
+        verifier = self._verifier_of(self.username) or self._nobody
+        nonce = found[3] + self._nonce
+        salt = base64.b64encode(verifier.salt)
+        first = b"r=%b,s=%b,i=%d" % (nonce, salt, verifier.iterations)
+        self._said = [found[1], first, nonce]
+        self._state = State.GREETED
+        return first
+
+    def _check(self, message: bytes) -> bytes:
+        found = CLIENT_FINAL.fullmatch(message)
+        if found is None or found[2] != self._said[2]:
+            raise AuthenticationFailed("the client's final message is not one of SCRAM")
+        whole = b",".join((self._said[0], self._said[1], found[1]))
+        verifier = self._verifier_of(self.username)
+        proof = _decode(found[3], "client's proof")
+        expected = verifier or self._nobody
+        signature = hmac.digest(expected.stored_key, whole, self._hash)
+        if len(proof) != len(signature):
+            raise AuthenticationFailed(f"user '{self.username}' or its password is wrong")
+        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        is_right = hmac.compare_digest(hashlib.new(self._hash, client_key).digest(), expected.stored_key)
+        if verifier is None or not is_right:
+            raise AuthenticationFailed(f"user '{self.username}' or its password is wrong")
+        self._state = State.DONE
+        return b"v=" + base64.b64encode(hmac.digest(expected.server_key, whole, self._hash))
 
 
 def _refuse_error(challenge: bytes) -> None:
@@ -125,4 +212,4 @@ def _decode(text: bytes, what: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
-        raise AuthenticationFailed(f"the server's {what} is not base64") from None
+        raise AuthenticationFailed(f"the {what} is not base64") from None

@@ -1,37 +1,14 @@
-"""Captured records of many connections, put together to HTTP transactions.
+"""What captured records are put together to: requests with their answers, and the records that they hold."""
 
-The rules that this file keeps:
-
-1. However the traffic of a connection is cut into records, observations and segments, the transactions are the same.
-2. A request ends where HTTP/1 says; where its bytes are not HTTP/1, where the capture marked its end or the answer
-   begins. Two requests in one read are two. A mark never cuts a request that follows the one it belongs to. Whether a
-   request counts is known when something follows it: the capture may say at once that it was dropped.
-3. A response ends where HTTP/1 says; where its bytes are not HTTP/1, with the next read; else with the connection.
-4. A record is held by every transaction that has a byte of it, and is freed when the last of them lets it go. A
-   request that begins behind the end of one of an earlier record, with no mark or answer between them in its own, holds
-   that one's records too: who began to read between them could not tell where it begins.
-5. A connection is gone when it closes, when its last record is through, when nothing was seen of it for the time-out
-   in source time, or when its partition came to us anew. What of it is incomplete then is told as such, once.
-6. A time that cannot be moves nothing: what has one is taken for seen together with what lies before it in the log.
-7. What came before the first record that we see of a connection is left alone: the rest of a request that had begun,
-   and answers to requests that we have not seen.
-"""
-
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from strandline.units import Nanos
-from strandline.wire.answers import KEEP, Answer, Count, Gathering
-from strandline.wire.http1 import FramingError, RequestFramer
 from strandline.wire.identity import request_id
-from strandline.wire.traffic import index_of
-from strandline.wire.traffic_pb2 import TrafficStream
 
-CR_LF = b"\r\n"
-FARTHEST = Nanos(1 << 100)
-INTERIM = b"HTTP/1.1 1"
+if TYPE_CHECKING:
+    from strandline.wire.answers import Answer
 
 
 class ConnectionKey(NamedTuple):
@@ -47,12 +24,16 @@ class ConnectionKey(NamedTuple):
 class Record:
     """A captured record that is in use; freed when the last of its users lets it go."""
 
-    __slots__ = ("_free", "_users", "begun", "generation", "offset", "partition")
+    __slots__ = ("_free", "_users", "begun", "claim", "generation", "offset", "partition")
 
-    def __init__(self, partition: int, offset: int, generation: int, free: Callable[["Record"], None]) -> None:
+    def __init__(
+        self, partition: int, offset: int, generation: int, free: Callable[["Record"], None], claim: object = None
+    ) -> None:
         self.partition = partition
         self.offset = offset
         self.generation = generation
+        self.claim = claim
+        """What its reader needs to let it go."""
         self.begun = 0
         """How many requests have begun in it."""
         self._users = 0
@@ -112,8 +93,18 @@ class Transaction:
         "was_open",
     )
 
-    def __init__(self, connection: "_Connection", record: Record, packets: Packets, at: Nanos) -> None:
-        self.key = connection.key
+    def __init__(
+        self,
+        key: ConnectionKey,
+        record: Record,
+        packets: Packets,
+        at: Nanos,
+        *,
+        before: Sequence[Record] = (),
+        was_open: bool = False,
+    ) -> None:
+        """`before` are records that must be read too to know where it begins."""
+        self.key = key
         self.ordinal = record.begun
         record.begun += 1
         self.record = record
@@ -121,15 +112,15 @@ class Transaction:
         self.records = [record]
         """Every record that has a byte of it."""
         record.hold()
-        self._before = connection.before
-        for held in self._before:
+        self._before = before
+        for held in before:
             held.hold()
         self.packets = packets
         self.began = self.ended = at
         self.head = b""
         self.method = b"GET"
         self.is_complete = False
-        self.was_open = connection.was_open
+        self.was_open = was_open
         """Whether the connection was open before the first record that we saw of it."""
         self.answer: Answer | None = None
         self.is_answered = False
@@ -173,354 +164,3 @@ class Sink(Protocol):
 
     def on_close(self, key: ConnectionKey, partition: int, at: Nanos, cause: Cause) -> None:
         """A connection is gone."""
-
-
-class State(Enum):
-    """What a connection is at."""
-
-    WAITING = auto()
-    """No request has begun since the last answer."""
-    READING = auto()
-    """A request has begun."""
-    ANSWERING = auto()
-    """A request is complete, its answer is not."""
-    IGNORING = auto()
-    """A request that had begun before we saw the connection goes on."""
-
-
-class _Connection:
-    __slots__ = (
-        "awaiting",
-        "before",
-        "current",
-        "framer",
-        "gathering",
-        "generation",
-        "index",
-        "is_ignoring",
-        "is_opaque",
-        "key",
-        "partition",
-        "seen",
-        "unmarked",
-        "was_open",
-    )
-
-    def __init__(self, key: ConnectionKey, record: Record, stream: TrafficStream, count: Count | None = None) -> None:
-        self.key = key
-        self.partition = record.partition
-        self.generation = record.generation
-        self.index = index_of(stream)
-        self.seen = Nanos(0)
-        self.was_open = self.index > 1 or stream.priorRequestsReceived > 0
-        self.is_ignoring = stream.lastObservationWasUnterminatedRead
-        self.is_opaque = False
-        self.framer: RequestFramer | None = RequestFramer()
-        self.gathering = Gathering(count=count)
-        self.current: Transaction | None = None
-        self.unmarked: list[Transaction] = []
-        """Requests that are complete by the last read; the capture may yet drop the last of them."""
-        self.awaiting: deque[Transaction] = deque()
-        self.before: Sequence[Record] = ()
-        """What must be read, beside its own record, to know where a request begins that begins now."""
-
-    def going_on(self) -> Sequence[Record]:
-        """The records of the request that was last read from."""
-        last = self.current or (self.unmarked[-1] if self.unmarked else None)
-        return last.anchors if last is not None else ()
-
-    @property
-    def state(self) -> State:
-        if self.is_ignoring:
-            return State.IGNORING
-        if self.current or self.unmarked:
-            return State.READING
-        return State.ANSWERING if self.awaiting else State.WAITING
-
-
-class Accumulator:
-    """Takes records, partition by partition in their order; tells its sink of requests, answers and closes."""
-
-    def __init__(
-        self,
-        sink: Sink,
-        make_packets: Callable[[], Packets],
-        *,
-        expire_after: Nanos,
-        keep: Callable[[], int] = lambda: KEEP,
-        count: Count | None = None,
-    ) -> None:
-        self._sink = sink
-        self._make_packets = make_packets
-        self._expire_after = expire_after
-        self._keep = keep
-        self._count = count
-        # By partition, those longest unseen first.
-        self._partitions: dict[int, OrderedDict[tuple[str, str], _Connection]] = {}
-        self._unmarked: dict[int, dict[ConnectionKey, _Connection]] = {}
-        self._times: dict[int, Nanos] = {}
-        self._first, self._latest = Nanos(0), FARTHEST
-        self.strays = 0
-        """How many observations had a time that cannot be."""
-
-    def bound(self, first: Nanos, latest: Nanos) -> None:
-        """No time beyond the latest can be: what has one counts as seen when its partition was read last, or first."""
-        self._first, self._latest = first, latest
-
-    def _stray(self, partition: int) -> Nanos:
-        self.strays += 1
-        return self._times.get(partition, self._first)
-
-    def accept(self, record: Record, stream: TrafficStream) -> None:
-        """Take the next record of a partition."""
-        record.hold()
-        connection = self._connection(record, stream)
-        if connection is not None:
-            at = connection.seen
-            connection.before = connection.going_on() if stream.lastObservationWasUnterminatedRead else ()
-            for observation in stream.subStream:
-                # As `when` has it: a call for each would cost more than that.
-                ts = observation.ts
-                at = Nanos(ts.seconds * 1_000_000_000 + ts.nanos)
-                at = at if at <= self._latest else self._stray(record.partition)
-                kind = observation.WhichOneof("Capture")
-                if connection.unmarked and kind != "requestDropped":
-                    self._confirm(connection)
-                    if kind == "endOfMessageIndicator":
-                        connection.before = ()
-                        continue
-                if kind in {"read", "readSegment"}:
-                    self._read(connection, record, at, getattr(observation, kind).data)
-                elif kind in {"write", "writeSegment"}:
-                    self._write(connection, record, at, getattr(observation, kind).data)
-                elif kind == "endOfMessageIndicator":
-                    connection.before = ()
-                    self._mark(connection)
-                elif kind == "requestDropped":
-                    connection.before = ()
-                    self._drop(connection)
-                elif kind == "close":
-                    self._end(connection, at, Cause.CLOSED)
-                    break
-            else:
-                connection.seen = max(connection.seen, at)
-                if connection.unmarked:
-                    self._unmarked.setdefault(record.partition, {})[connection.key] = connection
-                if not stream.number:
-                    self._end_if_last(connection, stream, at)
-            self.advance(record.partition, at)
-        record.release()
-
-    def _end_if_last(self, connection: _Connection, stream: TrafficStream, at: Nanos) -> None:
-        if stream.WhichOneof("index") == "numberOfThisLastChunk":
-            self._end(connection, at, Cause.CLOSED)
-
-    def advance(self, partition: int, now: Nanos) -> None:
-        """The source's time has come so far in a partition: connections that were silent for too long are gone."""
-        reached = self._times.get(partition)
-        if reached is None or now > reached:
-            self._times[partition] = now
-        else:
-            now = reached
-        connections = self._partitions.get(partition)
-        while connections:
-            oldest = next(iter(connections.values()))
-            if oldest.seen + self._expire_after >= now:
-                break
-            self._end(oldest, Nanos(oldest.seen + self._expire_after), Cause.EXPIRED)
-
-    def settle(self, partition: int) -> None:
-        """Nothing more is there to read for now: what is complete counts."""
-        for connection in self._unmarked.pop(partition, {}).values():
-            self._confirm(connection)
-
-    def time(self, partition: int) -> Nanos | None:
-        """How far the source's time has come in a partition."""
-        return self._times.get(partition)
-
-    def drop(self, partition: int, cause: Cause) -> None:
-        """Every connection of a partition is gone."""
-        for connection in list(self._partitions.get(partition, {}).values()):
-            self._end(connection, connection.seen, cause)
-        for by_partition in (self._partitions, self._unmarked, self._times):
-            by_partition.pop(partition, None)
-
-    def untold(self, partition: int) -> Iterator[tuple[Transaction, bool]]:
-        """Requests of a partition that the sink has not been told of, each with whether it is whole. From any thread.
-
-        One that is whole waits for what follows it: the capture may yet drop it.
-        """
-        for connection in list(self._partitions.get(partition, {}).values()):
-            yield from ((transaction, True) for transaction in list(connection.unmarked))
-            if (current := connection.current) is not None:
-                yield current, False
-
-    def states(self) -> Counter[State]:
-        """How many connections are at what."""
-        return Counter(
-            connection.state for connections in self._partitions.values() for connection in connections.values()
-        )
-
-    def _connection(self, record: Record, stream: TrafficStream) -> _Connection | None:
-        """What we know of the record's connection; None if the record came before."""
-        connections = self._partitions.get(record.partition)
-        if connections is None:
-            connections = self._partitions[record.partition] = OrderedDict()
-        # A plain pair is equal to the key, and made in 0.03 µs, not 0.65.
-        pair = stream.nodeId, stream.connectionId
-        index = stream.number or stream.numberOfThisLastChunk
-        known = connections.get(pair)
-        if known is not None:
-            is_stale = known.generation != record.generation
-            if not is_stale:
-                if not index or index == known.index + 1:
-                    known.index = index
-                    connections.move_to_end(known.key)
-                    return known
-                if index <= known.index:
-                    return None
-            self._end(known, known.seen, Cause.REASSIGNED if is_stale else Cause.BROKEN)
-        new = connections[pair] = _Connection(ConnectionKey(*pair), record, stream, self._count)
-        return new
-
-    def _read(self, connection: _Connection, record: Record, at: Nanos, data: bytes) -> None:
-        if connection.is_opaque or connection.is_ignoring or not data:
-            return
-        if not connection.gathering.is_http and connection.awaiting:
-            self._answered(connection)
-        start, end = 0, len(data)
-        while start < end:
-            framer, transaction = connection.framer, connection.current
-            if transaction is not None:
-                transaction.hold(record)
-            else:
-                if framer is not None and data[start] in CR_LF:
-                    # Empty lines between requests belong to none.
-                    start += 1
-                    continue
-                connection.current = transaction = Transaction(connection, record, self._make_packets(), at)
-            stop = end
-            if framer is not None:
-                try:
-                    stop = framer.feed(data, start)
-                except FramingError:
-                    # From here on only the capture's marks tell requests apart.
-                    connection.framer = framer = None
-            transaction.packets.add(at, data[start:stop])
-            transaction.ended = at
-            start = stop
-            if framer is not None and framer.complete:
-                transaction.head = framer.head
-                transaction.method = framer.method
-                framer.next()
-                connection.unmarked.append(transaction)
-                connection.current = None
-
-    def _mark(self, connection: _Connection) -> None:
-        """The capture says that a request has ended, which HTTP/1 does not say."""
-        if connection.is_ignoring:
-            connection.is_ignoring = False
-        elif connection.current is not None:
-            framer, transaction = connection.framer, connection.current
-            if framer is not None:
-                transaction.head, transaction.method = framer.head, framer.method or b"GET"
-                framer.next()
-            connection.current = None
-            connection.unmarked.append(transaction)
-            self._confirm(connection)
-
-    def _confirm(self, connection: _Connection) -> None:
-        """Requests that are complete count."""
-        unmarked, connection.unmarked = connection.unmarked, []
-        for transaction in unmarked:
-            transaction.is_complete = True
-            if transaction.is_answered:
-                # The source answered before it had the whole request.
-                self._sink.on_request(transaction)
-                self._sink.on_answer(transaction)
-                continue
-            if not connection.awaiting and not connection.gathering.has_begun:
-                connection.gathering.expect(transaction.method, self._keep())
-            connection.awaiting.append(transaction)
-            self._sink.on_request(transaction)
-
-    def _write(self, connection: _Connection, record: Record, at: Nanos, data: bytes) -> None:
-        if connection.is_opaque or not data:
-            return
-        if not data.startswith(INTERIM):
-            connection.before = ()
-        if connection.is_ignoring:
-            connection.is_ignoring = data.startswith(INTERIM)
-            return
-        if connection.framer is None:
-            self._mark(connection)
-        start, end = 0, len(data)
-        awaiting, gathering = connection.awaiting, connection.gathering
-        while start < end and not connection.is_opaque:
-            transaction = awaiting[0] if awaiting else self._answered_early(connection)
-            if transaction is None:
-                return
-            transaction.hold(record)
-            start = gathering.feed(data, start, at)
-            if gathering.complete:
-                self._answered(connection)
-
-    def _answered_early(self, connection: _Connection) -> Transaction | None:
-        """A request whose head is there, though not yet all of its body."""
-        transaction, framer = connection.current, connection.framer
-        if transaction is None or framer is None or not framer.in_body or transaction.is_answered:
-            return None
-        if not connection.gathering.has_begun:
-            connection.gathering.expect(framer.method, self._keep())
-        return transaction
-
-    def _answered(self, connection: _Connection) -> None:
-        """No more will come of the response to the oldest request."""
-        awaiting, gathering = connection.awaiting, connection.gathering
-        transaction = awaiting.popleft() if awaiting else connection.current
-        if transaction is None:
-            return
-        transaction.answer = gathering.end()
-        transaction.is_answered = True
-        connection.is_opaque = gathering.is_opaque
-        if awaiting:
-            gathering.expect(awaiting[0].method, self._keep())
-        else:
-            # Whoever asks next says its method.
-            gathering.expect(b"GET")
-        if transaction.is_complete:
-            self._sink.on_answer(transaction)
-
-    @staticmethod
-    def _drop(connection: _Connection) -> None:
-        """The request that was being read, or has just been, does not count."""
-        connection.is_ignoring = False
-        if connection.current is not None:
-            dropped, connection.current = connection.current, None
-            if connection.framer is not None:
-                connection.framer.next()
-        elif connection.unmarked:
-            dropped = connection.unmarked.pop()
-        else:
-            return
-        dropped.packets.release()
-        dropped.release()
-
-    def _end(self, connection: _Connection, at: Nanos, cause: Cause) -> None:
-        del self._partitions[connection.partition][connection.key]
-        self._unmarked.get(connection.partition, {}).pop(connection.key, None)
-        if cause is Cause.REASSIGNED:
-            # Whoever reads the log from here on will know whether they count.
-            unmarked, connection.unmarked = connection.unmarked, []
-            for transaction in unmarked:
-                self._sink.on_unsent(transaction, cause)
-        self._confirm(connection)
-        while connection.awaiting:
-            self._answered(connection)
-        framer, half = connection.framer, connection.current
-        if half is not None:
-            if framer is not None and framer.in_body:
-                half.head, half.method = framer.head, framer.method
-            self._sink.on_unsent(half, cause)
-        connection.gathering.drop()
-        self._sink.on_close(connection.key, connection.partition, at, cause)

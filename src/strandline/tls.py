@@ -1,0 +1,36 @@
+"""The TLS of a server of ours: its certificate and key, and which of the two files cannot be used."""
+
+import ssl
+from pathlib import Path
+
+from strandline.errors import OptionError
+
+
+def serving(certificate: Path, key: Path, section: str) -> ssl.SSLContext:
+    """A context for a server; raises OptionError, which names the file. `section` is where the two are given."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    for part, file in (("certificate", certificate), ("key", key)):
+        try:
+            file.open("rb").close()
+        except OSError as error:
+            raise OptionError(f"{section}.{part}: {file} cannot be read: {error.strerror}") from None
+    try:
+        # Of the two files, Python does not tell which was wrong. So the one is tried by itself.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cafile=certificate)
+    except ssl.SSLError:
+        raise OptionError(f"{section}.certificate: {certificate} holds no PEM certificate") from None
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise OptionError(f"{section}.key: {key} is not the key of {certificate}") from None
+        raise OptionError(f"{section}.key: {key} holds no PEM key") from None
+    except (OSError, ValueError) as error:
+        raise OptionError(f"{section}.key: {key} cannot be used: {error}") from None
+    return context
+
+
+def _no_password() -> str:
+    """OpenSSL would ask at the terminal."""
+    raise ValueError("it is protected by a password")

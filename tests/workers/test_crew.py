@@ -1,0 +1,45 @@
+"""A crew goes on whatever one of its workers does."""
+
+import asyncio
+from collections import Counter
+
+from strandline.workers.crew import Crew
+from strandline.workers.messages import Ready
+from tests.support import TIMEOUT
+from tests.workers.loud import FromWorker, Speak, Start, from_worker
+
+
+class Job:
+    """Knows who has begun to serve, and who has ended."""
+
+    def __init__(self) -> None:
+        self.begun: asyncio.Queue[int] = asyncio.Queue()
+        self.ended: Counter[int] = Counter()
+
+    def first(self, number: int) -> Start:
+        return Start(number)
+
+    def heard(self, number: int, message: FromWorker) -> None:
+        assert isinstance(message, Ready)
+        self.begun.put_nowait(number)
+
+    def gone(self, number: int) -> None:
+        self.ended[number] += 1
+
+
+def test_a_worker_that_cannot_be_understood_is_replaced_and_the_others_serve_on() -> None:
+    async def serves_on() -> None:
+        job = Job()
+        async with Crew(job, "tests.workers.loud", 2, from_worker.decode, drain_s=20) as crew:
+            stop = asyncio.Event()
+            serving = asyncio.create_task(crew.wait(stop))
+            assert sorted([await job.begun.get() for _ in range(2)]) == [1, 2]
+            crew.tell(1, Speak())
+            assert await job.begun.get() == 1
+            assert job.ended == {1: 1}
+            assert sorted(crew.serving()) == [1, 2]
+            stop.set()
+            await serving
+        assert job.ended == {1: 2, 2: 1}
+
+    asyncio.run(asyncio.wait_for(serves_on(), TIMEOUT))
