@@ -23,6 +23,7 @@ from strandline.stack import Stack
 from strandline.stack.ports import free_port
 
 CONNECTIONS = 32
+SECONDS = 3.0
 PERCENTILE = re.compile(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s)$", re.MULTILINE)
 PER_SECOND = re.compile(r"^Requests/sec:\s+([\d.]+)$", re.MULTILINE)
 MILLISECONDS = {"us": 0.001, "ms": 1.0, "s": 1000.0}
@@ -99,16 +100,12 @@ def figures(name: str, what: str, direct: tuple[Load, Load], through: tuple[Load
     yield Figure(f"{name}vs_direct", through[1].per_s / direct[1].per_s, f"{what}: of what goes without the proxy")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
+def measured(kafka: str, seconds: float, rounds: int) -> list[Figure]:
+    """All that is told of the capture; `bench.replay` has it too."""
     found: dict[str, list[tuple[Load, Load]]] = {}
     with ExitStack() as around:
-        kafka = around.enter_context(Stack(["kafka"])).kafka[0]
         upstream = int(around.enter_context(process(sys.executable, "-m", "bench.capture_peers", "upstream")))
-        proxies = {mode: around.enter_context(capture(kafka.address, upstream, mode)) for mode in ("none", "mutating")}
+        proxies = {mode: around.enter_context(capture(kafka, upstream, mode)) for mode in ("none", "mutating")}
         cases = {
             "direct GET": (upstream, "GET"),
             "direct POST": (upstream, "POST"),
@@ -116,9 +113,9 @@ def main() -> None:
             "unheld POST": (proxies["none"], "POST"),
             "held POST": (proxies["mutating"], "POST"),
         }
-        for number in range(arguments.rounds):
+        for number in range(rounds):
             for name, (port, method) in cases.items():
-                one, many = measure(port, method, arguments.seconds)
+                one, many = measure(port, method, seconds)
                 found.setdefault(name, []).append((one, many))
                 print(
                     f"round {number + 1}: {name}: {one.p50_ms:.3f} ms at p50, {one.p99_ms:.3f} ms at p99,"
@@ -128,14 +125,21 @@ def main() -> None:
     bests = {
         name: (best([one for one, _ in loads]), best([many for _, many in loads])) for name, loads in found.items()
     }
-    report(
-        "capture: what it adds to a request, against the same service without it",
-        [
-            *figures("capture.", "GET, --reliable mutating", bests["direct GET"], bests["GET"]),
-            *figures("capture.none_", "POST, --reliable none", bests["direct POST"], bests["unheld POST"]),
-            *figures("capture.held_", "POST, held until Kafka has it", bests["direct POST"], bests["held POST"]),
-        ],
-    )
+    return [
+        *figures("capture.", "GET, --reliable mutating", bests["direct GET"], bests["GET"]),
+        *figures("capture.none_", "POST, --reliable none", bests["direct POST"], bests["unheld POST"]),
+        *figures("capture.held_", "POST, held until Kafka has it", bests["direct POST"], bests["held POST"]),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    with Stack(["kafka"]) as stack:
+        found = measured(stack.kafka[0].address, arguments.seconds, arguments.rounds)
+    report("capture: what it adds to a request, against the same service without it", found)
 
 
 if __name__ == "__main__":

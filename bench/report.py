@@ -23,7 +23,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench.figures import Figure, report
-from strandline.replay.results import Attempt, Message, Outcome, encode_result
+from strandline.replay.encoding import encode_result
+from strandline.replay.results import Attempt, Message, Outcome
 from strandline.replay.retries import Verdict
 from strandline.report.summary import Summary
 from strandline.stack import Stack

@@ -71,6 +71,7 @@ def test_a_fault_is_named_with_its_place(tmp_path: Path, line: str, told: str) -
         (RedactionSection(), "names nothing"),
         (RedactionSection(headers={"a": "hash"}), "needs a key"),
         (RedactionSection(headers={"a": "hash"}, key=Secret("short")), "needs a key of 16"),
+        (RedactionSection(headers={"a": "hash"}, json={"a": "remove"}), "needs a key"),
         (RedactionSection(headers={"Content-Length": "remove"}), "where a message ends"),
         (RedactionSection(headers={"a b": "remove"}), "not the name of a header"),
         (RedactionSection(json={"a..b": "remove"}), "names with dots"),
@@ -94,6 +95,10 @@ def test_a_redaction_that_could_not_be_kept_is_refused(section: RedactionSection
         ("h:1", "http://user:pass@h", "--to takes"),
         ("h:1", "http://h:99999", "--to takes"),
         ("h:1", "http://h:0", "--to takes"),
+        ("h:1", "http://h:1", "where the capture itself listens"),
+        ("127.0.0.1:8080", "http://localhost:8080", "where the capture itself listens"),
+        ("0.0.0.0:80", "http://127.0.0.1", "where the capture itself listens"),
+        ("[::]:443", "https://[::1]", "where the capture itself listens"),
     ],
 )
 def test_addresses_that_do_not_fit_are_refused(listen: str | None, to: str | None, told: str) -> None:
@@ -113,18 +118,16 @@ def test_an_upstream_has_the_usual_port_unless_told() -> None:
     assert parse_target("https://[::1]:9443/") == (True, ("::1", 9443))
 
 
-def test_files_are_beside_the_configuration_and_no_error_names_a_key(tmp_path: Path) -> None:
+def test_files_are_beside_the_configuration_and_the_one_that_is_wrong_is_named(tmp_path: Path) -> None:
     certificate, key = Authority("a").issue("b", ["c"], password="p")
     (tmp_path / "cert.pem").write_text(certificate)
     (tmp_path / "private.pem").write_text(key)
     text = "listen: h:1\nto: http://h\ntls: {certificate: cert.pem, key: private.pem}"
-    found = files_of(read(tmp_path / "c.yaml", text), tmp_path)
-    with pytest.raises(OptionError, match="protected by a password") as caught:
-        settings_of(found, {})
-    (tmp_path / "private.pem").write_text("nothing")
-    with pytest.raises(OptionError, match="cannot be used") as again:
-        settings_of(found, {})
-    assert "private" not in str(caught.value) + str(again.value)
+    with pytest.raises(OptionError, match=r"^tls\.key: .*/private\.pem cannot be used: it is protected by a password$"):
+        settings_of(files_of(read(tmp_path / "c.yaml", text), tmp_path), {})
+    text = "listen: h:1\nto: https://h\nupstream_tls: {ca: ca.pem}"
+    with pytest.raises(OptionError, match=r"^upstream_tls\.ca: .*/ca\.pem cannot be used: No such file or directory$"):
+        settings_of(files_of(read(tmp_path / "c.yaml", text), tmp_path), {})
 
 
 def test_a_sample_depends_on_the_id_alone_and_grows_with_the_rate() -> None:

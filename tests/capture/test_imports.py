@@ -95,6 +95,17 @@ def test_a_response_comes_at_its_time_or_after_its_latency(time: int, latency: i
     assert [at - NOON for _, at, _ in events] == [0, 0, 0, 7, 7]
 
 
+def test_the_end_of_a_request_tells_the_lengths_of_its_first_line_and_of_the_rest_of_its_head() -> None:
+    post = b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nhi"
+    (exchange,) = seen(har(entry())).values()
+    get = bytes_of(exchange, "read")
+    for items, head in ((read_gor(block(1, "a", NOON, post)), post[:-2]), (har(entry()), get)):
+        streams = [TrafficStream.FromString(record.value) for record in records(items)]
+        found = [o.endOfMessageIndicator for s in streams for o in s.subStream if o.HasField("endOfMessageIndicator")]
+        line = head.index(b"\n") + 1
+        assert [(mark.firstLineByteLength, mark.headersByteLength) for mark in found] == [(line, len(head) - line)]
+
+
 def test_what_gor_has_besides_is_left_out_and_counted() -> None:
     get = b"GET / HTTP/1.1\r\n\r\n"
     answer = b"HTTP/1.1 204 x\r\n\r\n"

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from strandline.capture import proxy as proxy_module
 from strandline.capture.config import CaptureConfig, FrontTls, UpstreamTls, settings_of
 from strandline.capture.recorder import Reliable
 from strandline.capture.redaction import Action, Redaction
@@ -378,7 +379,9 @@ def test_secrets_reach_the_upstream_and_never_kafka(kafka: KafkaCluster) -> None
     assert framer.complete
 
 
-def test_tls_on_both_sides_and_a_certificate_that_is_not_believed(kafka: KafkaCluster, tmp_path: Path) -> None:
+def test_tls_on_both_sides_and_a_certificate_that_is_not_believed(
+    kafka: KafkaCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     authority = Authority("test")
     certificate, key = authority.issue("proxy", ["127.0.0.1"])
     files = {"ca": authority.certificate, "certificate": certificate, "key": key}
@@ -403,13 +406,46 @@ def test_tls_on_both_sides_and_a_certificate_that_is_not_believed(kafka: KafkaCl
                 writer.write(POST)
                 answer = await reader.read(100)
                 writer.close()
+                await until(lambda: not proxy.counts.open_connections, "it is seen that the client has gone")
             return answer
 
     topic = new_topic()
     assert run(go(topic, str(tmp_path / "ca"))) == OK
     (found,) = in_kafka(kafka.address, topic)
     assert found.requests == [POST]
+    assert not caplog.records, "there is nothing to say of a connection that ends"
     assert run(go(new_topic(), None)).startswith(b"HTTP/1.1 502 ")
+
+
+@pytest.mark.parametrize("ending", ["not sampled", "opaque", "half a request", "half a head", "half closed"])
+def test_towards_an_upstream_with_tls_the_end_of_a_client_ends_the_connection(
+    kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.setattr(proxy_module, "LEFT_S", 0.5)
+    authority = Authority("test")
+    certificate, key = authority.issue("upstream", ["127.0.0.1"])
+    for name, text in {"certificate": certificate, "key": key}.items():
+        (tmp_path / name).write_text(text)
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(tmp_path / "certificate", tmp_path / "key")
+    believed = ssl.create_default_context(cadata=authority.certificate)
+    more = {"opaque": b"\x16\x03 no HTTP\n\n", "half a request": POST[:-1], "half a head": POST[:9]}.get(ending, b"")
+
+    async def go() -> None:
+        async with Upstream().listening(ssl=server) as upstream:
+            options = {"upstream_tls": believed, "sample": 0.0 if ending == "not sampled" else 1.0}
+            async with capturing(kafka.address, upstream.port, new_topic(), **options) as proxy:
+                reader, writer = await asyncio.open_connection("127.0.0.1", port_of(proxy))
+                writer.write(POST)
+                assert await reader.readexactly(len(OK)) == OK
+                writer.write(more + (POST if ending == "half closed" else b""))
+                await until(lambda: upstream.received.startswith(POST + more), "the upstream has it")
+                writer.write_eof()
+                assert await reader.read(-1) == (OK if ending == "half closed" else b"")
+                await until(lambda: not proxy.counts.open_connections and upstream.ended, "both sides have ended")
+                writer.close()
+
+    run(go())
 
 
 def test_times_are_those_of_the_events_and_records_are_flushed_while_a_connection_stays_open(

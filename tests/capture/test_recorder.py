@@ -153,7 +153,8 @@ def test_a_response_that_only_the_end_of_the_connection_ends_is_redacted_as_one(
     recorder.write(AT, b'HTTP/1.1 200 OK\r\n\r\n{"a":')
     recorder.write(AT, b'1,"b":2}')
     recorder.end_of_responses(AT)
-    assert closed(recorder).written == b'HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n{"b":2}'
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\nX-Strandline-Redacted: field a\r\n\r\n"
+    assert closed(recorder).written == head + b'{"b":2}'
 
 
 def test_a_request_that_is_cut_has_no_mark() -> None:

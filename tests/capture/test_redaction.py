@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.capture.redacted import Chunks, RedactedMessages
-from strandline.capture.redaction import MAX_DEPTH, Action, Redaction
+from strandline.capture.redaction import Action, Redaction
+from strandline.core.fields import MAX_DEPTH
 from strandline.wire.http1 import MAX_HEAD, RequestFramer
+from strandline.wire.redaction_mark import MARK, Redacted, has_other_body, read_mark
 from tests.wire.messages import pieces
 
 SECRET = "hunter2-do-not-tell"
@@ -203,7 +205,44 @@ def test_interim_responses_are_redacted_too() -> None:
     final = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nSet-Cookie: S\r\n\r\n{}"
     redaction = Redaction(headers={"set-cookie": Action.REMOVE}, json={"a": Action.REMOVE})
     out = redact(redaction, interim + final)
-    assert out == b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+    marked = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Strandline-Redacted: header set-cookie\r\n\r\n{}"
+    assert out == b"HTTP/1.1 103 Early Hints\r\n\r\n" + marked
+
+
+@given(TREES, st.sampled_from([(",", ":"), (", ", ": "), ("\n ,", ": ")]), st.booleans())
+def test_a_message_in_which_nothing_is_named_is_recorded_byte_for_byte(
+    tree: Any, signs: tuple[str, str], is_ascii: bool
+) -> None:
+    body = b" " + json.dumps(tree, separators=signs, ensure_ascii=is_ascii).encode() + b"\n"
+    message = post(body, b"Content-MD5: abc")
+    assert redact(Redaction(json={"nothing.like.it": Action.REMOVE}), message) == message
+
+
+@pytest.mark.parametrize("action", Action)
+@pytest.mark.parametrize(
+    "form", [b'{"a":%b,"a":1}', b'{"a":1,"a":%b}', b'{"x":{"a":%b},"x":2}', b'[{"x":{"a":%b},"x":{}}]']
+)
+def test_a_name_that_is_repeated_lets_nothing_through(form: bytes, action: Action) -> None:
+    body = form % json.dumps(SECRET).encode()
+    for message in (post(body), post(b"{}\n" + body, kind=b"application/x-ndjson")):
+        assert SECRET.encode() not in redact(Redaction(json={"**.a": action}, key=KEY), message)
+
+
+def test_a_response_says_what_was_changed_in_it_and_a_request_does_not() -> None:
+    redaction = Redaction(
+        headers={"Set-Cookie": Action.REMOVE},
+        query={"token": Action.HASH},
+        json={"**.Card, no": Action.HASH, "x": Action.REMOVE},
+        key=KEY,
+    )
+    rest = b"Location: /?token=S\r\nSet-Cookie: S\r\nContent-Length: 20\r\n\r\n" + b'{"a":{"card, no":1}}'
+    answer = redact(redaction, b"HTTP/1.1 201 Created\r\n" + rest)
+    told = [line.partition(b": ")[2].decode() for line in answer.split(b"\r\n") if line.startswith(MARK.encode())]
+    assert read_mark(", ".join(told)) == Redacted(
+        headers=frozenset({"location", "set-cookie"}), fields=("**.Card, no",)
+    )
+    assert has_other_body(answer)
+    assert MARK.encode() not in redact(redaction, b"POST / HTTP/1.1\r\n" + rest)
 
 
 def test_empty_lines_before_a_message_do_not_gather() -> None:

@@ -2,38 +2,25 @@
 
 import asyncio
 import logging
-import os
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import KafkaError
 
 from strandline.capture import publisher
+from strandline.capture.connection import Connection
 from strandline.capture.proxy import Proxy
 from strandline.capture.recorder import Reliable
 from strandline.errors import BrokerUnreachable
 from strandline.stack import KafkaCluster
 from strandline.stack.ports import free_port
 from tests.capture.support import OK, Upstream, capturing, in_kafka, new_topic, port_of, run, talk, until
+from tests.support import TIMEOUT, frozen
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"
 EXPECTING = b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-@contextmanager
-def frozen(kafka: KafkaCluster) -> Iterator[None]:
-    """Kafka takes bytes and says nothing."""
-    kafka.brokers[0].send(signal.SIGSTOP)
-    # All of its threads: one that goes on for a moment could answer.
-    os.waitid(os.P_PID, kafka.brokers[0].pid, os.WSTOPPED | os.WNOWAIT)
-    try:
-        yield
-    finally:
-        kafka.brokers[0].send(signal.SIGCONT)
 
 
 async def settle() -> None:
@@ -135,6 +122,25 @@ def test_a_client_that_leaves_after_its_request_does_not_take_it_back(kafka: Kaf
     (found,) = in_kafka(kafka.address, topic)
     assert found.requests == [POST]
     assert found.is_whole
+
+
+def test_a_connection_that_waits_for_kafka_is_not_taken_for_idle(kafka: KafkaCluster) -> None:
+    async def go() -> None:
+        async with (
+            Upstream().listening() as upstream,
+            capturing(kafka.address, upstream.port, new_topic(), release_after_s=50, idle_after_s=1.5) as proxy,
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port_of(proxy))
+            with frozen(kafka):
+                writer.write(POST)
+                await until(lambda: proxy.counts.held_now, "it is held")
+                _, idle = await asyncio.open_connection("127.0.0.1", port_of(proxy))
+                await until(lambda: proxy.counts.idle_closed, "one that came later has been idle for too long")
+                idle.close()
+            assert await reader.readexactly(len(OK)) == OK
+            writer.close()
+
+    run(go())
 
 
 def test_after_too_long_a_request_goes_on_and_the_record_says_so(kafka: KafkaCluster) -> None:
@@ -244,6 +250,58 @@ def test_a_connection_that_lost_a_record_is_cut_there_and_recorded_anew_under_an
     assert first.id != second.id
 
 
+def test_word_of_records_before_a_loss_does_not_end_the_recording_that_was_begun_since(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = b"x" * (1 << 18)
+    large = b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    held = asyncio.Event()
+
+    class Holding(Upstream):
+        async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while data := await reader.read(1 << 20):
+                self.received += data
+                while self.received.startswith(large):
+                    del self.received[: len(large)]
+                    writer.write(OK)
+                if self.received.startswith(GET):
+                    await held.wait()
+                    del self.received[: len(GET)]
+                    writer.write(OK)
+            writer.close()
+
+    async def go() -> None:
+        async with Holding().listening() as upstream:
+            options = {"reliable": Reliable.NONE, "buffer_bytes": 1 << 20}
+            async with capturing(kafka.address, upstream.port, topic, **options) as proxy:
+                reader, writer = await asyncio.open_connection("127.0.0.1", port_of(proxy))
+                writer.write(large)
+                assert await reader.readexactly(len(OK)) == OK
+                await until(lambda: proxy.publisher.published, "the topic is there")
+                with frozen(kafka):
+                    while not proxy.publisher.dropped:
+                        writer.write(large)
+                        assert await reader.readexactly(len(OK)) == OK
+                    writer.write(GET)
+                    await until(lambda: upstream.received == GET, "another request has come")
+                await until(lambda: not proxy.publisher.waiting_bytes, "Kafka has all that was before the loss")
+                held.set()
+                assert await reader.readexactly(len(OK)) == OK
+                assert proxy.counts.unrecorded == 0
+                writer.close()
+                monkeypatch.undo()
+
+    # What is recorded is not sent before it is answered.
+    monkeypatch.setattr("strandline.capture.proxy.TICK_S", 2 * TIMEOUT)
+    topic = new_topic()
+    run(go())
+    first, second = in_kafka(kafka.address, topic)
+    assert not first.is_whole
+    assert second.is_whole
+    assert second.requests == [GET]
+    assert second.written == OK
+
+
 def test_a_request_whose_record_was_dropped_waits_as_long_as_any_and_the_next_is_recorded(kafka: KafkaCluster) -> None:
     async def go() -> None:
         async with (
@@ -257,6 +315,8 @@ def test_a_request_whose_record_was_dropped_waits_as_long_as_any_and_the_next_is
             assert (proxy.counts.timed_out, proxy.counts.unrecorded) == (1, 0)
             assert proxy.publisher.dropped == 1
             proxy.publisher.is_losing = False
+            # However slow the broker is, the next one waits for it.
+            proxy.settings = replace(proxy.settings, release_after_s=2 * TIMEOUT)
             writer.write(POST)
             assert await reader.readexactly(len(OK)) == OK
             assert proxy.counts.timed_out == 1
@@ -267,3 +327,30 @@ def test_a_request_whose_record_was_dropped_waits_as_long_as_any_and_the_next_is
     (found,) = in_kafka(kafka.address, topic)
     assert found.requests == [POST]
     assert ("release", False) in found.events
+
+
+def test_an_upload_waits_for_room_once_and_not_with_each_read(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = bytes(4 << 20)
+    waits: list[float] = []
+    wait = Proxy.wait_for_room
+
+    def noting(proxy: Proxy, connection: Connection, within_s: float) -> None:
+        waits.append(within_s)
+        wait(proxy, connection, within_s)
+
+    monkeypatch.setattr(Proxy, "wait_for_room", noting)
+
+    async def go() -> None:
+        async with (
+            Upstream().listening() as upstream,
+            capturing(kafka.address, upstream.port, new_topic(), release_after_s=0.2, buffer_bytes=1 << 20) as proxy,
+        ):
+            with frozen(kafka):
+                assert (
+                    await talk(port_of(proxy), b"PUT / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body), body) == OK
+                )
+            assert waits == [0.2]
+
+    run(go())

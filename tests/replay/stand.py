@@ -7,12 +7,13 @@ from typing import Any
 
 from strandline.replay.engine import Engine
 from strandline.replay.retries import DefaultRetry
-from strandline.replay.session import Work
 from strandline.replay.target import Target
 from strandline.replay.transforms import Transform
+from strandline.replay.work import Work
 from strandline.units import Nanos
+from strandline.wire.accumulator import Accumulator
 from strandline.wire.traffic_pb2 import TrafficStream
-from strandline.wire.transactions import Accumulator, Record
+from strandline.wire.transactions import Record
 from tests.replay.support import Server
 from tests.support import TIMEOUT
 
@@ -22,9 +23,13 @@ class Stand:
 
     def __init__(self, target: Target, kind: type[Engine], changes: dict[str, Any]) -> None:
         given = {"transform": Transform(target.authority), "policy": DefaultRetry(), **changes}
+        self.finish = self._keep
+        """What becomes of a request of which all is known."""
         self.engine = kind(target, self._finish, **given)
         spools = self.engine.spools
-        self.accumulator = Accumulator(self.engine, spools.make, expire_after=Nanos(10**11), count=spools.count)
+        self.accumulator = Accumulator(
+            self.engine, spools.make, expire_after=Nanos(10**11), keep=self.engine.keep, count=spools.count
+        )
         self.finished: list[Work] = []
         self._offset = 0
 
@@ -37,6 +42,9 @@ class Stand:
         self.accumulator.settle(partition)
 
     def _finish(self, work: Work) -> None:
+        self.finish(work)
+
+    def _keep(self, work: Work) -> None:
         self.finished.append(work)
         work.spool.release()
         work.transaction.release()

@@ -11,7 +11,8 @@ from typing import Any, cast
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from strandline.replay.replay import Plan, Replay, Until
+from strandline.replay.plan import Plan, Until
+from strandline.replay.replay import Replay
 from strandline.replay.target import Target
 from strandline.replay.transforms import Transform
 from strandline.units import Nanos

@@ -15,8 +15,9 @@ from strandline.clock import ManualClock
 from strandline.config import Secret
 from strandline.errors import OptionError
 from strandline.replay.auth import AuthChoice, AuthConfig, BasicConfig, HeaderConfig, SigV4Config, build_auth
+from strandline.replay.changes import TransformConfig
 from strandline.replay.sigv4 import SignV4
-from strandline.replay.transforms import Transform, TransformConfig
+from strandline.replay.transforms import Transform
 from strandline.units import Nanos
 from strandline.wire.head import Head, request_line
 

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from strandline.errors import KafkaError, OutputLost
-from strandline.replay.replay import Until
+from strandline.replay.plan import Until
 from strandline.stack.kafka import KafkaCluster
 from tests.ordered.support import create_topic
 from tests.replay.support import (

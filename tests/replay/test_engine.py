@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from hashlib import sha256
@@ -14,15 +13,24 @@ from opentelemetry.sdk.trace import TracerProvider
 from strandline.clock import ManualClock, SystemClock
 from strandline.replay.alarms import Alarms
 from strandline.replay.auth import AuthConfig, SigV4Config
-from strandline.replay.engine import Engine, Limits
-from strandline.replay.session import Phase
-from strandline.replay.target import Target, TargetConnection
+from strandline.replay.changes import TransformConfig
+from strandline.replay.connection import TargetConnection
+from strandline.replay.engine import Engine
+from strandline.replay.leave import Reason
+from strandline.replay.limits import Limits
+from strandline.replay.session import Phase, Session
+from strandline.replay.stopping import break_off, stop
+from strandline.replay.target import Target
+from strandline.replay.timeline import AS_FAST_AS_POSSIBLE
 from strandline.replay.tracing import TracedEngine
-from strandline.replay.transforms import Transform, TransformConfig
+from strandline.replay.transforms import Transform
 from strandline.units import Nanos
+from strandline.wire.head import Head
 from strandline.wire.traffic import Recording
+from strandline.wire.transactions import Cause
 from tests.replay.stand import Stand, standing
 from tests.replay.support import BEGIN, MS, OK, Held, Peer, Said, connection, get, post, serving, until
+from tests.support import TIMEOUT
 
 
 def one(path: str, at: float = 0) -> list[bytes]:
@@ -43,7 +51,7 @@ def test_a_connection_on_two_partitions_loses_only_what_lies_on_the_one_that_goe
             stand.feed(one("/one"), partition=0)
             stand.feed(one("/two"), partition=1)
             await until(lambda: sorted(server.paths) == ["/one", "/two"], "both are on their way")
-            await stand.engine.stop([0], timedelta(0))
+            await stop(stand.engine, [0], timedelta(0))
             assert [session.partition for session in stand.engine.sessions] == [1]
             assert (stand.engine.counters.ours, stand.engine.counters.to_send) == (2, 0), "both were sent"
             held.let_go()
@@ -101,10 +109,44 @@ def test_a_session_that_is_closed_is_let_go_though_an_older_exchange_goes_on() -
             stand.feed(connection("slow", [Said(0, get("/hangs"))]))
             await until(lambda: server.paths == ["/hangs"], "the first is on its way")
             stand.feed(connection("quick", [Said(1, get("/quick"))], close_at=2))
-            sessions = [weakref.ref(session) for session in stand.engine.sessions]
+            slow, quick = (id(session) for session in stand.engine.sessions)
             await until(lambda: stand.paths == ["/quick"] and len(server.open) == 1, "the second is over")
             gc.collect()
-            assert [session() is None for session in sessions] == [False, True]
+            assert {slow, quick} & {id(found) for found in gc.get_objects() if isinstance(found, Session)} == {slow}
+
+    uvloop.run(main())
+
+
+def test_what_lies_in_the_log_before_a_request_that_was_sent_goes_out_before_the_engine_stops() -> None:
+    async def main() -> None:
+        held = Held("/hold")
+        async with serving(held) as server, standing(server) as stand:
+            stand.feed(connection("slow", [Said(n, get(path)) for n, path in enumerate(["/hold", "/before"])]))
+            await until(lambda: server.paths == ["/hold"], "it is sent, and not answered")
+            quick = [Said(2, get("/quick")), Said(60_000, get("/much/later"))]
+            stand.feed(connection("quick", quick))
+            await until(lambda: stand.paths == ["/quick"], "what lies behind it was sent")
+            stopping = asyncio.create_task(stop(stand.engine, [0], timedelta(seconds=TIMEOUT)))
+            await until(lambda: len(stand.engine.sessions) == 1, "the quick one has nothing more to send")
+            held.let_go()
+            await stopping
+            assert server.paths == ["/hold", "/quick", "/before"]
+            assert stand.paths == ["/quick", "/hold", "/before"]
+            assert stand.engine.release(0) is None, "nothing repeats"
+
+    uvloop.run(main())
+
+
+def test_an_engine_that_stops_too_soon_tells_from_where_on_requests_repeat() -> None:
+    async def main() -> None:
+        async with serving(Held("/hold")) as server, standing(server) as stand:
+            stand.feed(one("/first"))
+            await until(lambda: stand.paths == ["/first"], "the first is over")
+            stand.feed(connection("slow", [Said(1, get("/hold"))]))
+            stand.feed(connection("quick", [Said(2, get("/quick"))]))
+            await until(lambda: len(server.paths) == 3, "all were sent")
+            await stop(stand.engine, [0], timedelta(0))
+            assert stand.engine.release(0) == 1
 
     uvloop.run(main())
 
@@ -125,7 +167,7 @@ def test_a_connection_is_open_before_its_first_request_is_due_and_closed_when_it
             assert server.paths == ["/now"]
             assert stand.engine.in_flight == 0
             assert (stand.engine.counters.ours, stand.engine.counters.to_send) == (2, 1)
-            await stand.engine.stop([0], timedelta(0))
+            await stop(stand.engine, [0], timedelta(0))
             await until(lambda: not server.open, "it is closed")
             assert (stand.engine.counters.ours, stand.engine.counters.to_send) == (1, 0)
 
@@ -193,13 +235,19 @@ def test_the_time_for_an_answer_begins_when_a_request_that_came_slowly_is_sent()
     uvloop.run(main())
 
 
-class Watched(TargetConnection):
-    """Tells when it is gone."""
+class Watched(asyncio.Protocol):
+    """A connection that tells when it is gone."""
 
-    is_lost = False
+    def __init__(self, watched: TargetConnection) -> None:
+        self.connection_made = watched.connection_made  # type: ignore[method-assign]
+        self.data_received = watched.data_received  # type: ignore[method-assign]
+        self.pause_writing = watched.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = watched.resume_writing  # type: ignore[method-assign]
+        self._watched = watched
+        self.is_lost = False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
+        self._watched.connection_lost(exc)
         self.is_lost = True
 
 
@@ -207,20 +255,21 @@ def test_a_target_that_answers_and_reads_no_more_does_not_keep_its_connection() 
     async def main() -> None:
         loop, clock = asyncio.get_running_loop(), SystemClock()
         alarms = Alarms(loop, clock)
-        made = Watched(clock, alarms, lambda: True, lambda _: None)
+        made = TargetConnection(clock, alarms, lambda: True, lambda _: None)
+        watched = Watched(made)
         status = loop.create_future()
 
         async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
             writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-            await until(lambda: made.is_lost, "the connection is closed")
+            await until(lambda: watched.is_lost, "the connection is closed")
             writer.close()
 
         server = await asyncio.start_server(refuse, "127.0.0.1", 0, limit=1024)
-        await Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}").connect(lambda: made)
+        await loop.create_connection(lambda: watched, "127.0.0.1", server.sockets[0].getsockname()[1])
         content = post("/", bytes(32 << 20))
         made.send(content, (), b"POST", 1024, lambda answer, _: status.set_result(answer and answer.status))
-        await until(lambda: made.is_lost, "the connection is closed")
+        await until(lambda: watched.is_lost, "the connection is closed")
         assert await status == 413
         server.close()
         alarms.close()
@@ -287,5 +336,180 @@ def test_each_attempt_is_signed_at_its_own_time(monkeypatch: pytest.MonkeyPatch)
             assert second.header("X-Amz-Date") == "20260528T212640Z"
             assert first.header("Authorization") != second.header("Authorization")
             assert first.mark == second.mark
+
+    uvloop.run(main())
+
+
+class Interrupted:
+    """Signs each request, but `/first` only once; before it refuses that, somebody is called."""
+
+    needs_body = False
+    is_timely = True
+
+    def __init__(self) -> None:
+        self.has_signed = False
+        self.call: Callable[[], object] = lambda: None
+
+    def describe(self) -> str:
+        return "sign"
+
+    def apply(self, head: Head, _body: bytes, _now: Nanos) -> Head:
+        if head.first_line.startswith(b"GET /first "):
+            if self.has_signed:
+                self.call()
+                raise ValueError("no credentials")
+            self.has_signed = True
+        return head
+
+
+def test_a_request_behind_one_that_cannot_be_made_again_is_sent_though_the_engine_is_stopped_just_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    signing = Interrupted()
+    monkeypatch.setattr("strandline.replay.sigv4.signer", lambda *_: signing)
+    config = TransformConfig(auth=AuthConfig(sigv4=SigV4Config(service="es", region="x")))
+    stopping: list[asyncio.Task[None]] = []
+    let_go = asyncio.Event()
+
+    async def answer(peer: Peer, request: bytes) -> None:
+        if b"/first" in request:
+            await let_go.wait()
+        await busy_first(peer, request)
+
+    async def main() -> None:
+        async with serving(answer) as server, standing(server, transform=Transform("target", config)) as stand:
+            signing.call = lambda: stopping.append(
+                asyncio.create_task(stop(stand.engine, [0], timedelta(seconds=TIMEOUT)))
+            )
+            stand.feed(connection("slow", [Said(0, get("/first")), Said(1, get("/next"))]))
+            stand.feed(connection("quick", [Said(2, get("/behind"))]))
+            await until(lambda: stand.paths == ["/behind"], "what lies behind both is sent")
+            let_go.set()
+            await until(lambda: stopping, "the second attempt cannot be made")
+            await stopping[0]
+            assert sorted(server.paths) == ["/behind", "/first", "/next"]
+            assert stand.paths == ["/behind", "/first", "/next"]
+            _, first, following = stand.finished
+            assert (len(first.attempts), first.error) == (1, "sign: no credentials")
+            assert (len(following.attempts), following.error) == (1, None)
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize("cause", [Cause.CLOSED, Cause.EXPIRED])
+def test_a_close_and_an_expiry_need_no_slot(cause: Cause) -> None:
+    async def main() -> None:
+        held = Held("/hold")
+        async with (
+            serving(held) as server,
+            standing(server, limits=Limits(concurrency=1), speed=AS_FAST_AS_POSSIBLE) as stand,
+        ):
+            stand.feed(one("/first"))
+            await until(lambda: stand.paths == ["/first"], "the first is over")
+            stand.feed(connection("slow", [Said(1, get("/hold"))]), partition=1)
+            stand.feed(connection("next", [Said(2, get("/next"))]), partition=1)
+            await until(lambda: "/hold" in server.paths, "the only slot is taken")
+            if cause is Cause.CLOSED:
+                stand.accumulator.drop(0, cause)
+            else:
+                # At full speed all that lies behind is due.
+                stand.accumulator.advance(0, Nanos(BEGIN + 2 * 10**11))
+            await until(lambda: len(server.closed) == 1, "the first connection is closed")
+            assert server.paths == ["/first", "/hold"]
+            held.let_go()
+            await until(lambda: stand.paths[-1] == "/next", "the rest goes on")
+
+    uvloop.run(main())
+
+
+BUSY = b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"
+
+
+def unanswered(name: str, *paths: str) -> list[bytes]:
+    """A connection whose requests the source has not answered as far as it was read."""
+    return connection(name, [Said(0, get(path), None) for path in paths])
+
+
+async def busy_first(peer: Peer, request: bytes) -> None:
+    peer.write(BUSY if b"/first" in request else OK)
+
+
+def test_a_connection_that_is_stopped_waits_for_the_source_no_longer() -> None:
+    """Else reading would never rest again."""
+
+    async def main() -> None:
+        async with serving(busy_first) as server, standing(server) as stand:
+            engine = stand.engine
+            stand.feed(unanswered("c", "/first", "/second"), partition=0)
+            await until(lambda: engine.is_waiting_for_source, "it waits for the source")
+            stand.feed(connection("later", [Said(1, get("/later"))]), partition=0)
+            await until(lambda: engine.sent_through(0) == 2, "what lies behind it in the log was sent")
+            await stop(engine, [0], timedelta(seconds=TIMEOUT))
+            assert server.paths == ["/first", "/later", "/second"], "what lies before it goes out still"
+            assert not engine.is_waiting_for_source
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_of_a_partition_that_is_lost_nothing_more_is_sent(is_answered: bool) -> None:
+    """Neither what waits for its next attempt or for the source, nor what is due behind it."""
+
+    async def main() -> None:
+        async with serving(busy_first) as server, standing(server) as stand:
+            engine = stand.engine
+            answer = OK if is_answered else None
+            stand.feed(connection("c", [Said(0, get("/first"), answer), Said(0, get("/second"), answer)]))
+            stand.feed(connection("later", [Said(1, get("/later"))]))
+            await until(lambda: {"/first", "/later"} <= set(server.paths), "two were sent")
+            awaited = Phase.BACKING_OFF if is_answered else Phase.UNDECIDED
+            await until(lambda: awaited in {session.phase for session in engine.sessions}, "the first is not over")
+            before = engine.counters.attempts
+            break_off(engine, [0])
+            assert not engine.sessions
+            assert not engine.is_waiting_for_source
+            await until(lambda: not server.open, "no connection is left")
+            assert engine.counters.attempts == before
+            assert stand.paths == ["/later"], "whoever has the partition tells what became of the others"
+
+    uvloop.run(main())
+
+
+class Owning:
+    """Stands still when it is told to, and is never proven to own anything."""
+
+    stalled = Nanos(0)
+
+    async def prove(self) -> bool:
+        return False
+
+    def stalled_for(self, _now: Nanos) -> Nanos:
+        return self.stalled
+
+
+def test_after_a_stall_what_the_kernel_has_not_taken_does_not_go_out() -> None:
+    async def main() -> None:
+        resets: list[bool] = []
+
+        async def read_no_more(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            await until(lambda: resets, "the test is over")
+            writer.close()
+
+        server = await asyncio.start_server(read_no_more, "127.0.0.1", 0, limit=1024)
+        target = Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        owner = Owning()
+        async with server, standing(target, owner=owner, stalled_after=timedelta(seconds=1)) as stand:
+            stand.feed(connection("large", [Said(0, post("/", bytes(32 << 20)))]))
+            stand.feed(connection("small", [Said(0, get("/"))]))
+            large, small = stand.engine.works
+            phases = [Phase.EXCHANGING] * 2
+            await until(lambda: [session.phase for session in stand.engine.sessions] == phases, "both are on their way")
+            owner.stalled = Nanos(2_000 * MS)
+            await until(lambda: large.attempts, "it is broken off")
+            assert large.attempts[0].error == "this process stood still before the request was sent whole"
+            assert not small.attempts, "what the kernel has may go out"
+            assert Reason.UNPROVEN in stand.engine.leave.against
+            resets.append(True)
 
     uvloop.run(main())

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from strandline.kafka.partition import Partition
-from strandline.kafka.progress import Claim, Progress
+from strandline.kafka.progress import Progress
 from strandline.replay.spool import Spools
 from strandline.units import Nanos
+from strandline.wire.accumulator import Accumulator
 from strandline.wire.traffic import Recording
 from strandline.wire.traffic_pb2 import TrafficStream
-from strandline.wire.transactions import Accumulator, Cause, ConnectionKey, Record, Transaction
+from strandline.wire.transactions import Cause, ConnectionKey, Record, Transaction
 
 PLACE = Partition("traffic", 0)
 EXPIRY = Nanos(50)
@@ -145,7 +146,8 @@ class Log(RuleBasedStateMachine):
 
     def _read(self) -> None:
         claim = self.progress.register(PLACE, self.next, Nanos(0))
-        record = Held(self.progress, claim, self.next)
+        progress = self.progress
+        record = Record(0, self.next, 0, lambda _: progress.done(claim))
         self.member.accumulator.accept(record, TrafficStream.FromString(self.log[self.next]))
         self.next += 1
 
@@ -203,15 +205,6 @@ class Log(RuleBasedStateMachine):
         for name, records in getattr(self, "wanted", {}).items():
             if min(records) < self.committed:
                 assert name in self.done, f"{name} in {records}, committed {self.committed}"
-
-
-class Held(Record):
-    """A record with its claim."""
-
-    __slots__ = ("claim",)
-
-    def __init__(self, progress: Progress, claim: Claim, offset: int) -> None:
-        super().__init__(0, offset, 0, lambda _: progress.done(claim))
 
 
 TestNoOrderCommitsWhatIsUnfinished = Log.TestCase

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from strandline.clock import ManualClock
 from strandline.kafka.partition import Partition
-from strandline.replay.gate import AT_FULL_SPEED, REOPEN_BELOW, SHUT_ABOVE, Gate
+from strandline.replay.gate import AT_FULL_SPEED, ENOUGH, ENOUGH_RESULTS, REOPEN_BELOW, SHUT_ABOVE, Gate
 from strandline.units import Nanos
 
 LOOKAHEAD = Nanos(100)
@@ -30,6 +30,7 @@ class Around:
     waiting_bytes: int = 0
     is_waiting_for_source: bool = False
     is_behind: bool = False
+    unsafe: int = 0
     reached: int = 0
     memory: int = MEMORY
     is_free: bool = False
@@ -99,6 +100,17 @@ def test_where_all_is_due_at_once_no_more_is_read_ahead_than_keeps_the_sender_bu
     around = Around(memory=100 * AT_FULL_SPEED, is_free=is_free, waiting_bytes=AT_FULL_SPEED)
     around.gate().tick()
     assert bool(around.paused) == is_free
+
+
+@pytest.mark.parametrize("is_free", [True, False])
+@pytest.mark.parametrize("needs_source", [True, False])
+@pytest.mark.parametrize(("waiting", "unsafe"), [(ENOUGH + 1, 0), (0, ENOUGH_RESULTS + 1), (ENOUGH, ENOUGH_RESULTS)])
+def test_reading_rests_where_all_is_due_at_once_and_enough_is_at_hand_unless_only_reading_helps(
+    *, is_free: bool, needs_source: bool, waiting: int, unsafe: int
+) -> None:
+    around = Around(is_free=is_free, is_waiting_for_source=needs_source, waiting_bytes=waiting, unsafe=unsafe)
+    is_much = (waiting, unsafe) != (ENOUGH, ENOUGH_RESULTS)
+    assert around.gate().has_enough == (is_much and is_free and not needs_source)
 
 
 def test_at_the_end_of_the_log_the_time_of_the_source_goes_on_with_the_clock_until_there_is_more() -> None:

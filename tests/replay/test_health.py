@@ -14,13 +14,17 @@ import pytest
 import uvloop
 
 from strandline.errors import TargetDown, TargetRefused
-from strandline.replay.engine import Limits
+from strandline.replay.alarms import Alarms
+from strandline.replay.connection import TargetConnection
+from strandline.replay.engine import Engine
 from strandline.replay.health import MOST_REFUSALS, is_ours
+from strandline.replay.limits import Limits
 from strandline.replay.process import allow_many_connections
 from strandline.replay.session import Phase
-from strandline.replay.target import Target, TargetConnection
+from strandline.replay.target import Target
+from strandline.units import Nanos
 from tests.replay.stand import standing
-from tests.replay.support import Said, connection, get, serving, until
+from tests.replay.support import BEGIN, MS, Said, connection, get, serving, until
 
 
 class Unsteady(Target):
@@ -94,13 +98,34 @@ def test_a_target_that_is_reached_now_and_then_and_takes_no_request_ends_the_rep
     uvloop.run(main())
 
 
+class ByHand(Alarms):
+    """Alarms that ring when they are told to."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine.loop, engine.clock)
+        self.kept: list[tuple[Nanos, Callable[[], None]]] = []
+
+    def at(self, due: Nanos, callback: Callable[[], None]) -> None:
+        self.kept.append((due, callback))
+
+    def ring(self) -> None:
+        """Those who are called too early ask again."""
+        kept, self.kept = self.kept, []
+        for _, callback in kept:
+            callback()
+
+
 def test_while_the_target_is_down_only_closes_that_were_due_are_done() -> None:
     async def main() -> None:
         async with serving() as server, standing(target := Unsteady(server.port, [])) as stand:
             engine = stand.engine
+            engine.alarms.close()
+            engine.alarms = alarms = ByHand(engine)
             stand.feed(connection("due", [Said(0, get("/due"))]))
-            stand.feed(connection("later", [Said(0, get("/later"))], close_at=1500))
-            await until(lambda: len(stand.finished) == 2, "two connections are open")
+            stand.feed(connection("later", [Said(0, get("/later"))], close_at=90_000))
+            while len(stand.finished) < 2:
+                alarms.ring()
+                await asyncio.sleep(0.01)
             due, later = engine.sessions
             await server.stop()
             target.errors.append(errno.ECONNREFUSED)
@@ -111,10 +136,15 @@ def test_while_the_target_is_down_only_closes_that_were_due_are_done() -> None:
             due.end(stood_at)
             assert due.phase is Phase.CLOSED
             await until(lambda: len(server.open) == 1, "what was due is closed")
-            await until(lambda: not len(engine.alarms), "the time has come that the close would have had")
+            before = engine.timeline.due(Nanos(BEGIN + 90_000 * MS))
+            assert [at for at, _ in alarms.kept] == [before]
+            alarms.ring()
             assert later.phase is Phase.IDLE
+            assert not alarms.kept, "while the clock stands nobody knows its time"
             await server.start()
-            await until(lambda: later.phase is Phase.CLOSED, "it is closed in its time")
+            await until(lambda: alarms.kept, "it is to be closed in its time")
+            [(at, _)] = alarms.kept
+            assert at == engine.timeline.due(Nanos(BEGIN + 90_000 * MS)) == before + engine.timeline.stood
 
     uvloop.run(main())
 

@@ -4,16 +4,32 @@ import asyncio
 from threading import Event
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from strandline.clock import SystemClock
 from strandline.core.pacing import Pace
 from strandline.kafka.partition import Partition
-from strandline.replay.beginning import From, find_span, first_time, where_group_is
-from strandline.replay.engine import Limits
+from strandline.replay.beginning import From, find_span, first_time, send_group_to, where_group_is
+from strandline.replay.limits import Limits
 from strandline.stack.kafka import KafkaCluster
 from strandline.units import Nanos
 from tests.ordered.support import create_topic
-from tests.replay.support import BEGIN, MS, Said, capture, connection, get, plan, running, serving, until, write
+from tests.replay.support import (
+    BEGIN,
+    MS,
+    Said,
+    capture,
+    connection,
+    get,
+    plan,
+    replay,
+    running,
+    serving,
+    until,
+    write,
+)
+from tests.support import TIMEOUT
 
 clock = SystemClock()
 
@@ -69,6 +85,38 @@ def test_the_reference_is_the_earliest_of_the_first_records_that_tell_a_time(kaf
         marks = await where_group_is(settings, span)
         assert marks == {Partition(topic, number): 0 for number in range(4)}
         assert await first_time(settings, marks, Event()) == BEGIN + 300 * MS
+
+    asyncio.run(main())
+
+
+def test_what_kafka_has_deleted_before_the_group_read_it_is_told_and_the_rest_is_found(
+    kafka: KafkaCluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = [Said(100 * number, get(f"/{number}")) for number in range(4)]
+    capture(kafka.address, topic, {"c": connection("c", said)})
+    chosen = plan(kafka.address, topic, "http://127.0.0.1:1")
+    place = Partition(topic, 0)
+
+    async def main() -> None:
+        await send_group_to(chosen.kafka, {place: 1})
+        admin = AdminClient({"bootstrap.servers": kafka.address})
+        (done,) = admin.delete_records([TopicPartition(topic, 0, 3)]).values()
+        await asyncio.to_thread(done.result, TIMEOUT)
+        marks = await where_group_is(chosen.kafka, await find_span(chosen.kafka, topic, From.COMMITTED))
+        assert marks == {place: 3}
+        for mark in (3, 1):
+            found = await asyncio.wait_for(first_time(chosen.kafka, {place: mark}, Event()), TIMEOUT)
+            assert found == BEGIN + 300 * MS
+        assert caplog.messages == [f"{place}: Kafka has deleted 1 to 2 before the group had read them"]
+        caplog.clear()
+        async with serving() as server:
+            await replay(plan(kafka.address, topic, server))
+            assert server.paths == ["/3"]
+        assert "Kafka has deleted 1 to 2" in caplog.text
+        caplog.clear()
+        async with serving() as server:
+            await replay(plan(kafka.address, topic, server))
+        assert "deleted" not in caplog.text
 
     asyncio.run(main())
 

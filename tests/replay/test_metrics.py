@@ -9,7 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from strandline.core.histogram import Histogram
 from strandline.replay.metrics import LATE_BELOW
-from strandline.replay.replay import Replay, Until
+from strandline.replay.plan import Until
+from strandline.replay.replay import Replay
 from strandline.replay.watch import Watch
 from strandline.stack.kafka import KafkaCluster
 from tests.replay.support import Peer, Said, capture, connection, get, plan, serving, write

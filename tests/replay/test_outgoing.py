@@ -1,10 +1,14 @@
 """Laws of what goes out for a captured request, and of the place where its bytes wait."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strandline.errors import SpoolFailed
 from strandline.replay.outgoing import CapturedBody, outgoing
 from strandline.replay.spool import OVERHEAD, Spool, Spools
 from strandline.units import Nanos
@@ -92,3 +96,16 @@ def test_a_file_of_the_spool_is_gone_when_nothing_in_it_is_wanted() -> None:
     assert second.load(10) == b"two"
     second.release()
     assert spools.on_disk == 0
+
+
+def test_a_disk_that_takes_no_more_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SpoolFailed, match=r"requests beyond --memory cannot be kept on disk: .*No such file"):
+        Spools(0, tmp_path / "nowhere").make().add(Nanos(0), b"one")
+    spools, limits = Spools(0, tmp_path), getrlimit(RLIMIT_FSIZE)
+    setrlimit(RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(SpoolFailed, match="cannot be kept on disk: File too large; give TMPDIR a place with room"):
+            spools.make().add(Nanos(0), bytes(2000))
+    finally:
+        setrlimit(RLIMIT_FSIZE, limits)
+    spools.close()

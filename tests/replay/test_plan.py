@@ -24,3 +24,13 @@ from tests.replay.support import plan
 def test_a_bound_that_lets_nothing_through_is_refused(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
         plan("127.0.0.1:1", "t", "http://127.0.0.1:1", **changes)
+
+
+@pytest.mark.parametrize(("settings", "seconds"), [({}, 22.5), ({"session.timeout.ms": "6000"}, 3)])
+def test_a_member_may_stand_still_for_half_of_its_session(settings: dict[str, object], seconds: float) -> None:
+    assert plan("127.0.0.1:1", "t", "http://127.0.0.1:1", kafka=settings).stalled_after.total_seconds() == seconds
+
+
+def test_a_session_without_a_length_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"'session\.timeout\.ms' takes a whole number of milliseconds"):
+        plan("127.0.0.1:1", "t", "http://127.0.0.1:1", kafka={"session.timeout.ms": "long"})

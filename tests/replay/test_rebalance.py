@@ -3,13 +3,16 @@
 import asyncio
 import signal
 from collections import Counter
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from strandline.replay.beginning import From
-from strandline.replay.engine import Limits
 from strandline.replay.leave import Reason
-from strandline.replay.replay import Until
+from strandline.replay.limits import Limits
+from strandline.replay.plan import Until
 from strandline.stack.kafka import KafkaCluster
 from tests.replay.members import (
     Member,
@@ -32,8 +35,11 @@ from tests.replay.support import (
     serving,
     until,
 )
+from tests.support import frozen
 
-CONNECTIONS, REQUESTS, PARTITIONS = 16, 200, 4
+CONNECTIONS, REQUESTS, PARTITIONS = 16, 400, 4
+EVERY = 300
+"""Milliseconds: two minutes of traffic, more than members need to come and go on a slow machine."""
 
 
 class Marks:
@@ -74,7 +80,7 @@ async def finish(kafka: KafkaCluster, topic: str, server: Server, tmp_path: Path
 def test_members_that_join_and_leave_in_good_order_repeat_nothing(
     kafka: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
-    steady(kafka, topic, connections=CONNECTIONS, requests=REQUESTS, every=300, partitions=PARTITIONS)
+    steady(kafka, topic, connections=CONNECTIONS, requests=REQUESTS, every=EVERY, partitions=PARTITIONS)
 
     async def main() -> None:
         async with serving() as server:
@@ -120,7 +126,7 @@ def test_a_member_told_to_begin_at_the_oldest_record_does_so_only_while_nobody_i
                     await until(lambda: second.is_running, "the second has begun")
                     first.stop()
                     await until(lambda: second.gate.partitions, "the second has the partition")
-                    await until(lambda: second._positions, "it is at the end")
+                    await until(lambda: second.read_to, "it is at the end")
                     second.stop()
             assert len(server.arrivals) == 40
 
@@ -154,7 +160,7 @@ def test_a_request_that_waited_for_a_slot_or_a_connection_asks_for_leave_before_
 def test_a_member_that_is_killed_and_one_that_is_frozen_until_it_is_fenced_lose_nothing_and_disturb_nobody(
     kafka: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
-    steady(kafka, topic, connections=CONNECTIONS, requests=REQUESTS, every=300, partitions=PARTITIONS)
+    steady(kafka, topic, connections=CONNECTIONS, requests=REQUESTS, every=EVERY, partitions=PARTITIONS)
 
     async def main() -> None:
         async with serving() as server:
@@ -192,6 +198,29 @@ def test_a_member_that_is_killed_and_one_that_is_frozen_until_it_is_fenced_lose_
         again = [arrival for arrival in server.arrivals[thawed:] if arrival.header("X-Member") == "three"]
         assert not sent & {arrival.mark for arrival in again}, three.log
         assert_never_served_by_two_at_once(server.arrivals)
+
+    asyncio.run(main())
+
+
+@pytest.mark.soak
+def test_a_member_that_is_cut_off_from_kafka_sends_nothing_more_once_its_session_is_over(
+    kafka: KafkaCluster, topic: str
+) -> None:
+    capture(kafka.address, topic, {"c": connection("c", [Said(0, get("/hold")), Said(1, get("/due"))])})
+    settings = {"bootstrap.servers": kafka.address, "group.id": topic, "session.timeout.ms": 6000}
+    held = Held("/hold")
+
+    async def main() -> None:
+        async with serving(held) as server:
+            chosen = plan(kafka.address, topic, server, kafka=settings, until=Until.NEVER, drain=timedelta(seconds=1))
+            async with running(chosen) as run:
+                await until(lambda: server.arrivals, "the first arrives")
+                with frozen(kafka):
+                    await until(lambda: not run.engine.sessions, "the partition is lost")
+                    held.let_go()
+                    await until(lambda: not server.open, "its connection is broken off")
+                    assert server.paths == ["/hold"]
+                run.stop()
 
     asyncio.run(main())
 

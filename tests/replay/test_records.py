@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
-from strandline.cli.replay import summary
+from strandline.cli.told import progress, summary
 from strandline.errors import ScatteredCapture
-from strandline.replay.engine import Limits
-from strandline.replay.replay import Until
+from strandline.replay.beginning import From
+from strandline.replay.limits import Limits
+from strandline.replay.plan import Until
 from strandline.replay.timeline import AS_FAST_AS_POSSIBLE
 from strandline.stack.kafka import KafkaCluster
 from strandline.units import Nanos
@@ -36,7 +37,7 @@ from tests.replay.support import (
     until,
     write,
 )
-from tests.support import TIMEOUT, run_strandline
+from tests.support import TIMEOUT, run_strandline, run_warm
 
 
 def test_records_that_cannot_be_read_go_to_the_dead_letters_and_the_frontier_moves_on(
@@ -169,6 +170,62 @@ def test_a_replay_that_finds_nothing_new_says_how_to_begin_anew(kafka: KafkaClus
     asyncio.run(main())
 
 
+def test_what_was_not_read_is_never_told_to_be_done(kafka: KafkaCluster, topic: str) -> None:
+    create_topic(kafka.address, topic, 1)
+    long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+
+    async def main() -> None:
+        async with serving() as server:
+            empty = summary(await replay(plan(kafka.address, topic, server)))
+            assert empty == f"0 of 0 requests sent; results: none; '{topic}' is empty"
+            write(kafka.address, topic, (("c", record) for record in connection("c", [Said(0, get("/1"))])))
+            early = summary(await replay(plan(kafka.address, topic, server, until=long_ago)))
+            assert early == "0 of 0 requests sent; results: none"
+
+    asyncio.run(main())
+
+
+def test_while_the_group_assigns_nothing_that_is_said_and_what_is_left_is_not_guessed_at(
+    kafka: KafkaCluster, topic: str
+) -> None:
+    capture(kafka.address, topic, {"c": connection("c", [Said(0, get("/1"))])})
+    other = {"group.id": f"{topic}-group", "partition.assignment.strategy": "cooperative-sticky"}
+    holder = Consumer({"bootstrap.servers": kafka.address, **other})
+    holder.subscribe([topic])
+    try:
+        while not holder.assignment():
+            holder.poll(0.1)
+
+        async def main() -> None:
+            async with serving() as server, running(plan(kafka.address, topic, server)) as run:
+                await until(lambda: run.is_running, "it asks the group")
+                assert progress(run) == (
+                    "0 sent   0 on their way   waiting for the group to assign partitions "
+                    "(a member that was killed keeps its own for up to 45 s)"
+                )
+                run.stop()
+            told = f"the group '{topic}-group' had assigned no partition of '{topic}' by then"
+            assert summary(run) == f"0 of 0 requests sent; results: none; {told}; what is left was not looked at"
+
+        asyncio.run(main())
+    finally:
+        holder.close()
+
+
+def test_a_topic_that_is_no_capture_has_exit_code_1_and_a_few_lines(kafka: KafkaCluster, topic: str) -> None:
+    count = 150
+    create_topic(kafka.address, topic, 1)
+    write(kafka.address, topic, ((f"k{number}", b'{"price": 1}') for number in range(count)))
+    place = ["--topic", topic, "--kafka", kafka.address, "--observe", "127.0.0.1:0", "--until", "live"]
+    ended = run_warm("replay", "--target", "http://127.0.0.1:9", *place)
+    lines = [line for line in ended.stderr.splitlines() if "status and metrics" not in line]
+    assert len([line for line in lines if " is put to " in line]) == 3
+    assert len([line for line in lines if "records were put to" in line]) == 2  # 10 and 100
+    problem = f"strandline: '{topic}': no request was found, and {count} records are no captured traffic"
+    assert lines[5:] == [f"0 of 0 requests sent; results: none; {count} records that cannot be read", problem]
+    assert ended.returncode == 1
+
+
 def test_an_answer_that_is_open_at_the_end_is_told_as_incomplete(
     kafka: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
@@ -235,5 +292,35 @@ def test_a_replay_ends_at_a_time_of_the_source(kafka: KafkaCluster, topic: str) 
             assert committed(kafka.address, topic) == [3]
             await replay(plan(kafka.address, topic, server, limits=Limits(quiescence=timedelta(0))))
             assert server.paths == ["/0", "/1", "/2", "/3", "/4"]
+
+    asyncio.run(main())
+
+
+def test_a_replay_begins_at_a_time_of_the_log_or_behind_all_that_there_is(kafka: KafkaCluster, topic: str) -> None:
+    create_topic(kafka.address, topic, 1)
+    producer = Producer({"bootstrap.servers": kafka.address, "enable.idempotence": True})
+    written = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+    for number, record in enumerate(connection("c", [Said(number, get(f"/{number}")) for number in range(5)])):
+        at = written + timedelta(seconds=number)
+        producer.produce(topic, record, "c", timestamp=int(at.timestamp() * 1000))
+    assert producer.flush(TIMEOUT) == 0
+
+    async def main() -> None:
+        limits = Limits(quiescence=timedelta(0))
+        async with serving() as server:
+            third = written + timedelta(seconds=2.5)
+            await replay(plan(kafka.address, topic, server, start=third, limits=limits))
+            assert server.paths == ["/3", "/4"]
+            # The group is sent back there, though it has committed all.
+            await replay(plan(kafka.address, topic, server, start=third, limits=limits))
+            assert server.paths == ["/3", "/4"] * 2
+            await replay(plan(kafka.address, topic, server, start=From.EARLIEST, until=third - timedelta(days=999)))
+            await replay(plan(kafka.address, topic, server, start=From.LATEST, limits=limits))
+            assert server.paths == ["/3", "/4"] * 2
+            # Kafka counts from 1970, and takes a millisecond before it for the end of the log.
+            before = datetime(1970, 1, 1, tzinfo=UTC) - timedelta(milliseconds=1)
+            await replay(plan(kafka.address, topic, server, start=before, limits=limits))
+            assert server.paths[4:] == [f"/{number}" for number in range(5)]
+        assert committed(kafka.address, topic) == [5]
 
     asyncio.run(main())

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from strandline.errors import ScatteredCapture
 from strandline.kafka.partition import Partition
 from strandline.replay import rehearsal as module
+from strandline.replay.changes import TransformConfig
 from strandline.replay.overlap import Intervals
 from strandline.replay.rehearsal import OTHERS, Rehearsal
 from strandline.replay.steps import JsonConfig, StepConfig
-from strandline.replay.transforms import Transform, TransformConfig
+from strandline.replay.transforms import Transform
 from strandline.units import Nanos
 from strandline.wire.traffic import Recording
 from strandline.wire.transactions import Cause

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.replay.results import MAX_RECORD, WIDEST, Attempt, Limits, Message, Outcome, Result, encode_result
+from strandline.replay.encoding import encode_result
+from strandline.replay.results import MAX_RECORD, WIDEST, Attempt, Limits, Message, Outcome, Result
 from strandline.replay.retries import Verdict
 from strandline.replay.tuples import encode_tuple
 from strandline.units import Nanos

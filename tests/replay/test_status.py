@@ -3,24 +3,29 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import pytest
 
 from strandline.clock import SystemClock
 from strandline.kafka.partition import Partition
-from strandline.kafka.progress import Claim, Progress
+from strandline.kafka.progress import Progress
 from strandline.replay.engine import Engine
 from strandline.replay.retries import DefaultRetry
-from strandline.replay.session import Work
 from strandline.replay.status import GIVEN_UP, REST, RESULT, SUCCESSOR, UNREAD, Status, Unfinished, status_of
 from strandline.replay.target import Target
 from strandline.replay.transforms import Transform
+from strandline.replay.work import Work
 from strandline.units import Nanos
+from strandline.wire.accumulator import Accumulator
 from strandline.wire.traffic import Recording
 from strandline.wire.traffic_pb2 import TrafficStream
-from strandline.wire.transactions import Accumulator, Record
+from strandline.wire.transactions import Record
 from tests.replay.support import BEGIN, MS, OK, Peer, get, post, serving
 from tests.support import TIMEOUT
+
+if TYPE_CHECKING:
+    from strandline.kafka.claim import Claim
 
 PLACE = Partition("traffic", 3)
 

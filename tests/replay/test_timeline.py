@@ -3,6 +3,7 @@
 import asyncio
 from fractions import Fraction
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -131,6 +132,15 @@ def test_at_full_speed_the_time_is_soon_beyond_all_dates() -> None:
     clock.advance(Nanos(600 * 10**9))
     assert timeline.reached() is not None
     assert date_of(timeline.reached()) is None
+
+
+@pytest.mark.parametrize(("speed", "shown"), [(Fraction(2), 20), (AS_FAST_AS_POSSIBLE, None)])
+def test_a_time_is_shown_only_where_it_is_one_of_the_source(speed: Fraction, shown: int | None) -> None:
+    clock = ManualClock()
+    timeline = Timeline(clock, speed)
+    timeline.begin(Nanos(0))
+    clock.advance(Nanos(10))
+    assert timeline.shown() == shown
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 1000)), max_size=30))

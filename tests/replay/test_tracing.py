@@ -14,16 +14,19 @@ from opentelemetry.trace import StatusCode
 
 from strandline.observe import configured_tracer
 from strandline.replay.engine import Engine
-from strandline.replay.replay import Replay, Until
+from strandline.replay.plan import Until
+from strandline.replay.replay import Replay
 from strandline.replay.retries import DefaultRetry
+from strandline.replay.stopping import stop
 from strandline.replay.target import Target
 from strandline.replay.tracing import GIVEN_UP, TracedEngine
 from strandline.replay.transforms import Transform
 from strandline.stack.kafka import KafkaCluster
 from strandline.units import Nanos
+from strandline.wire.accumulator import Accumulator
 from strandline.wire.traffic import Recording
 from strandline.wire.traffic_pb2 import TrafficStream
-from strandline.wire.transactions import Accumulator, Cause, Record
+from strandline.wire.transactions import Cause, Record
 from tests.replay.support import BEGIN, MS, OK, Peer, Said, capture, connection, get, plan, post, serving
 from tests.support import TIMEOUT
 
@@ -142,7 +145,7 @@ def has_come_far(run: Replay) -> bool:
     """Seven have a result, seven an end at the target; one hangs there, one waits for the source, one for its time."""
     counters = run.engine.counters
     ended = counters.answered + counters.failed
-    return (run.output.verdicts.total(), ended, counters.requests, run.engine.in_flight) == (7, 7, 10, 1)
+    return (sum(run.output.verdicts.values()), ended, counters.requests, run.engine.in_flight) == (7, 7, 10, 1)
 
 
 @pytest.fixture(scope="module")
@@ -240,7 +243,7 @@ def test_a_partition_that_is_taken_away_ends_the_spans_of_its_connections_and_no
                 while (engine.counters.answered, engine.in_flight) != (2, 2):
                     await asyncio.sleep(0.01)
             assert not spans.ended
-            await engine.stop([0], within=timedelta(0))
+            await stop(engine, [0], within=timedelta(0))
             accumulator.drop(0, Cause.REASSIGNED)
             assert {attribute(span, "strandline.node") for span in spans.ended} == {"node-0"}
             # The three connections, and their requests with the one that is half in the log.

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from strandline.config import load
 from strandline.errors import ConfigError, OptionError, TransformFailed
+from strandline.replay.changes import TransformConfig
 from strandline.replay.steps import JsonConfig, Request, StepConfig
-from strandline.replay.transforms import Transform, TransformConfig
+from strandline.replay.transforms import Transform
 from strandline.wire.head import Head, add_header
 from strandline.wire.identity import marker, request_id
 
@@ -272,7 +273,13 @@ def test_a_function_that_changes_the_framing_changes_the_body_with_it(tmp_path: 
             "expected one of basic, header, sigv4",
         ),
         ("max_body: 0", 1, "'max_body': expected `int` >= 1"),
-        ("auth: nonsense", 1, "'auth': 'nonsense' is unknown; valid are basic, header, pass, remove, sigv4"),
+        (
+            "auth: nonsense",
+            1,
+            "'auth': 'nonsense' is unknown; valid are basic: ..., header: ..., pass, remove, sigv4: ...",
+        ),
+        ("auth: basic", 1, "'auth': 'basic' is a key and no word; write 'basic:' and its settings below it"),
+        ("auth: bsaic", 1, "'auth': 'bsaic' is unknown; did you mean 'basic: ...'?"),
     ],
 )
 def test_a_wrong_configuration_is_refused_at_the_start_with_its_place(

@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from strandline.replay.results import Attempt, Limits, Message, Outcome, encode_result
+from strandline.replay.encoding import encode_result
+from strandline.replay.results import Attempt, Limits, Message, Outcome
 from strandline.replay.retries import Verdict
 from strandline.report.exchange import Exchange, read_exchange
 from strandline.units import Nanos

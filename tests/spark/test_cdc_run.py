@@ -7,7 +7,9 @@ import itertools
 import logging
 import os
 import random
+import re
 import signal
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,9 +22,10 @@ import pytest
 from strandline.stack import FailRecords, Fault, Kinesis, Refuse, Shuffle, Throttle, TimeOut
 from strandline.stack.postgres import Postgres
 from tests.cdc.history import TABLE, TRIGGERS
-from tests.cdc.instances import Instance, Trouble, await_more, finish, running
+from tests.cdc.instances import PATIENCE, Instance, Trouble, await_more, family, finish, in_turn, running
 from tests.cdc.load import Load
 from tests.cdc.support import Place
+from tests.spark.cluster import command
 from tests.support import run_strandline, wait_for
 
 EPOCH_ROWS = 400
@@ -90,6 +93,7 @@ def starter(config: Path, kinesis: Kinesis) -> Start:
 def test_a_killed_leader_is_followed_by_the_next_and_nothing_is_lost(
     place: Place, kinesis: Kinesis, config: Path, seed: int
 ) -> None:
+    config.write_text(f"{config.read_text()}observe: 127.0.0.1:0\n")
     start = starter(config, kinesis)
     kinesis.set_faults(
         place.name, FailRecords(share=0.1), TimeOut(accepts=True, closes_after_s=0, share=0.1), seed=seed
@@ -97,27 +101,42 @@ def test_a_killed_leader_is_followed_by_the_next_and_nothing_is_lost(
     with running(start, 2) as both:
         trouble = Trouble(place, start, both, seed)
         leader = trouble.led()
+        # Who waits has no session of Spark; and who leads no more may have had one.
+        (standby,) = (each for each in both if each is not leader)
+        assert standby.leads() or not [each for each in family(standby.process.pid) if "java" in command(each)]
         with Load(place, seed, publication="strandline"):
             await_more(kinesis, place, trouble)
+            wait_for(lambda: figure(trouble.led(), "events_total") > 50, "it tells what it has sent")
             trouble.kill_worker()
             trouble.cut_slot()
             await_more(kinesis, place, trouble)
+            # It may be another than at first, where the machine has stood still for longer than the lease.
+            leader = trouble.led()
             both.remove(leader)
             (standby,) = both
-            assert not standby.leads()
             leader.end(signal.SIGKILL)
-            wait_for(standby.leads, "the other leads")
+            wait_for(lambda: trouble.leader() is standby, "the other leads")
             await_more(kinesis, place, trouble)
         finish(kinesis, place, trouble, epoch_rows=EPOCH_ROWS)
         told = run_strandline("cdc", "status", "--config", config)
         assert f":{standby.process.pid}, number " in told.stdout, told
+        assert re.search(r"^lag +[\d,]+ bytes of log, [\d.]+ s$", told.stdout, re.MULTILINE), told
         assert standby.end(signal.SIGTERM) == 0, standby.said()
     assert "ending in good order" in standby.said()
     assert "Traceback" not in standby.said()
 
 
+def figure(instance: Instance, name: str) -> float:
+    """What an instance tells of itself."""
+    (address,) = re.findall(r"http://\S+/metrics", instance.said())
+    with urllib.request.urlopen(address, timeout=10) as answer:
+        (found,) = re.findall(rf"^strandline_cdc_{name} (\S+)$", answer.read().decode(), re.MULTILINE)
+    return float(found)
+
+
 FAULTS: list[list[Fault]] = [
-    [Throttle(records_per_s=200)],
+    # Less than a shard gets of one epoch that is full, however seldom there is one.
+    [Throttle(records_per_s=EPOCH_ROWS // 4)],
     [FailRecords(share=0.5), Shuffle()],
     [TimeOut(accepts=True, closes_after_s=0, share=0.2)],
     [Refuse(code="InternalFailure", share=0.3)],
@@ -149,6 +168,22 @@ def test_under_faults_of_every_kind_what_arrives_is_what_happened(
         server.stop()
 
 
+def struck(kinesis: Kinesis, place: Place) -> int:
+    """How often the endpoint has done otherwise than to accept and to say so."""
+    found = kinesis.counts(place.name)
+    return found.failed_records + found.throttled_records + found.refused_requests + found.unanswered_requests
+
+
+def await_strike(kinesis: Kinesis, place: Place, trouble: Trouble, before: int) -> None:
+    """The endpoint's faults have struck once more."""
+
+    def has_struck() -> bool:
+        trouble.check()
+        return struck(kinesis, place) > before
+
+    wait_for(has_struck, "a fault of the endpoint strikes", PATIENCE)
+
+
 def endure(place: Place, kinesis: Kinesis, trouble: Trouble, seed: int, turns: int) -> None:
     chance = random.Random(seed)
     kinds = [
@@ -159,13 +194,12 @@ def endure(place: Place, kinesis: Kinesis, trouble: Trouble, seed: int, turns: i
     trouble.led()
     try:
         with Load(place, seed, publication="strandline") as load:
-            for turn in range(turns):
-                # Each kind once, before any comes again.
-                if turn % len(kinds) == 0:
-                    chance.shuffle(kinds)
-                what, faults = kinds[turn % len(kinds)], chance.choice(FAULTS)
+            for turn, what, faults in zip(range(turns), in_turn(chance, kinds), in_turn(chance, FAULTS), strict=False):
+                before = struck(kinesis, place)
                 kinesis.set_faults(place.name, *faults, seed=seed + turn)
                 await_more(kinesis, place, trouble)
+                if faults:
+                    await_strike(kinesis, place, trouble, before)
                 trouble.thaw()
                 log.warning("turn %d: %s, %s", turn, what.__name__, faults)
                 what()

@@ -23,6 +23,7 @@ from strandline.cdc.assembly import Offset
 from strandline.cdc.changes import Changes
 from strandline.cdc.config import CdcConfig
 from strandline.cdc.fence import Fence
+from strandline.cdc.figures import Figures, Listening
 from strandline.cdc.lease import acquire
 from strandline.cdc.session import Session, parse_lsn
 from strandline.cdc.snapshot import HeldSnapshot
@@ -38,7 +39,7 @@ from strandline.spark.snapshot import Snapshot
 from strandline.spark.wal_options import WalOptions
 from strandline.stack import Kinesis, Refuse, Throttle
 from strandline.stack.postgres import Postgres
-from tests.cdc.instances import Instance, family
+from tests.cdc.instances import Instance, family, running
 from tests.cdc.support import Place
 from tests.support import TIMEOUT, run_strandline, wait_for
 
@@ -141,15 +142,9 @@ def command(pid: int) -> bytes:
         return b""
 
 
-@contextmanager
-def running(config: Path, kinesis: Kinesis, told: Path) -> Iterator[Instance]:
+def instance_of(config: Path, kinesis: Kinesis, told: Path) -> Instance:
     program = ("-m", "strandline", "cdc", "run", "--config", str(config))
-    instance = Instance(program, told, kinesis.settings())
-    try:
-        yield instance
-    finally:
-        if instance.process.poll() is None:
-            instance.end(signal.SIGKILL)
+    return Instance(program, told, kinesis.settings())
 
 
 @pytest.mark.timeout(1200)
@@ -160,7 +155,8 @@ def test_after_snapshot_and_stream_the_events_of_every_key_give_the_table_whoeve
     log.info("seed %d", seed)
     slow, still = Throttle(records_per_s=100), Refuse(code="InternalFailure")
     kinesis.set_faults(place.name, slow)
-    with running(config, kinesis, config.with_name("first.log")) as first, writing(place, seed) as rest:
+    told = config.with_name("first.log")
+    with running(lambda: instance_of(config, kinesis, told), 1) as (first,), writing(place, seed) as rest:
         wait_for(lambda: arrived(kinesis, place) > 100, "rows arrive", PATIENCE)
         kinesis.set_faults(place.name, still)
         os.kill(workers(first)[0], signal.SIGKILL)
@@ -220,7 +216,12 @@ def test_when_a_table_is_emptied_meanwhile_the_same_leader_goes_on_under_another
         assert held is not None
         first = held.view.point
         place.sql("truncate item", "insert into item select n, 1, '' from generate_series(1, 20) n")
-        send_rows(spark.sparkContext, settings, held, leadership, threading.Event(), say=told.append)
+        heard: list[Figures] = []
+        with Listening(heard.append) as listening:
+            figures, stop = listening.place, threading.Event()
+            send_rows(spark.sparkContext, settings, held, leadership, stop, say=told.append, figures=figures)
+            wait_for(lambda: sum(each.records for each in heard) == 21, "what was delivered is told")
+        assert {each.epoch for each in heard} == {None}
     assert 'item" was rewritten while it was read for the snapshot; the tables' in told[0]
     assert is_finished(place)
     found = [event for shard in events(kinesis, place) for event in shard]

@@ -300,6 +300,7 @@ def test_what_cannot_be_is_told_in_one_line_before_spark_is_started(kafka: Kafka
             app(command, exit_on_error=False, print_error=False, result_action="return_value")
         return str(caught.value)
 
+    assert "'foo' is no master of Spark; it is local" in tell("--workers", "1", "--master", "foo")
     assert "tasks that local[1] runs at a time: 1" in tell("--workers", "2", "--master", "local[1]")
     assert "partitions of the topic: 2" in tell("--workers", "3")
     assert "--workers is to be at least 1" in tell("--workers", "0")

@@ -16,8 +16,8 @@ from strandline.kafka.partition import Partition
 from strandline.replay.beginning import From
 from strandline.replay.channel import Desk
 from strandline.replay.messages import Reference
+from strandline.replay.plan import Until
 from strandline.replay.recipe import Recipe
-from strandline.replay.replay import Until
 from strandline.replay.roster import Roster
 from strandline.spark import member
 from strandline.spark.member import Errand, Membership

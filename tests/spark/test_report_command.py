@@ -64,7 +64,7 @@ def test_wrong_use_is_one_line_and_exit_code_2(arguments: list[str], line: str) 
     ("arguments", "line"),
     [
         ({"start": "garbage"}, "'garbage' is no start; valid are"),
-        ({"start": "committed"}, "option 'start' takes no 'committed'"),
+        ({"start": "committed"}, "--from takes no 'committed': a report is in no group"),
         ({"until": "garbage"}, "'garbage' is no end; valid are"),
         ({"settings": ("nonsense=1",)}, "option 'kafka.nonsense' is unknown"),
         ({"follow": True, "until": "now"}, "--follow goes on until Ctrl-C; leave out --until"),

@@ -24,6 +24,7 @@ spark.stop()
 """
 
 
+@pytest.mark.soak
 def test_spark_runs_with_no_java_on_the_path(tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()

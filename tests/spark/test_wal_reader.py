@@ -1,5 +1,7 @@
 """The reader of `postgres_wal` as Spark calls it, without Spark: what it passes over, and when the slot is told."""
 
+import pickle
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,16 +9,19 @@ from typing import Any
 import psycopg
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
 
-from strandline.cdc.acknowledged import acknowledge, create_acknowledged_table
+from strandline.cdc.acknowledged import acknowledge, acknowledged, create_acknowledged_table
+from strandline.cdc.changes import Changes
 from strandline.cdc.lease import create_lease_table
 from strandline.cdc.session import Session
-from strandline.cdc.slot import identified
+from strandline.cdc.slot import SlotIdentity, identified
 from strandline.errors import ChangesLost
 from strandline.spark import postgres_wal
-from strandline.spark.postgres_wal import WalReader
+from strandline.spark.postgres_wal import PostgresWal, WalReader
 from strandline.spark.wal_options import WalOptions
 from strandline.stack.postgres import Postgres
+from strandline.wire.pgoutput import lsn_text
 from tests.cdc.support import Place
 from tests.support import TIMEOUT, wait_for
 
@@ -173,6 +178,72 @@ def test_a_transaction_that_was_cut_is_read_again_though_all_before_its_commit_i
     query.stop()
 
 
+def test_a_message_that_was_taken_back_in_a_large_transaction_is_no_event_and_numbers_none(place: Place) -> None:
+    dsn = f"{place.dsn}?options=-c%20logical_decoding_work_mem%3D64kB"
+    query = Query(place, dsn=dsn, maxRowsPerEpoch="700")
+    query.start(leadership="1")
+    place.in_one(
+        "insert into item select generate_series(1, 1000)",
+        "select pg_logical_emit_message(true, 'kept', 'x')",
+        "savepoint a",
+        "select pg_logical_emit_message(true, 'taken back', 'x')",
+        "insert into item select generate_series(1001, 2000)",
+        "rollback to savepoint a",
+        "insert into item select generate_series(2001, 3000)",
+    )
+    query.until(lambda: query.delivered, "a part is delivered")
+    wait_for(query.plan, "the next part is planned, and never delivered")
+    query.stop()
+    query.start(leadership="2")
+    query.until_last(3000)
+    assert query.delivered == [*item(*range(1, 1001)), "message/kept", *item(*range(2001, 3001))]
+    query.stop()
+
+
+@pytest.mark.parametrize("leaves_an_epoch", [False, True])
+def test_a_key_that_is_another_by_now_numbers_no_event_of_before_otherwise(
+    place: Place, *, leaves_an_epoch: bool
+) -> None:
+    place.sql("create table pair (id int primary key, other int)", "alter table pair replica identity full")
+    place.sql(f"alter publication {place.publication} add table pair")
+    place.sql("insert into pair select n, n from generate_series(1, 4) n")
+    # Of the key that there is now, each update is two events; of the one that comes it would be one.
+    place.sql("update pair set id = id + 10")
+    query = Query(place, splitKeyChanges="true", maxRowsPerEpoch="2")
+    query.start()
+    query.until(lambda: len(query.delivered) == 6, "a part of the updates is delivered")
+    if leaves_an_epoch:
+        wait_for(query.plan, "the next part is planned, and never delivered")
+    query.stop()
+    place.sql("alter table pair drop constraint pair_pkey, add primary key (other)")
+    query.start()
+    query.until(lambda: len(query.delivered) >= 12, "all is delivered")
+    assert sorted(query.delivered[4:]) == sorted(f"public.pair/{n}" for n in (1, 2, 3, 4, 11, 12, 13, 14))
+    query.stop()
+    query.start()
+    place.sql("update pair set id = id + 10, other = other + 20 where other = 1")
+    query.until(lambda: len(query.delivered) >= 14, "it goes on")
+    assert query.delivered[12:] == ["public.pair/1", "public.pair/21"]
+    query.stop()
+
+
+def test_a_publication_that_has_less_by_now_numbers_no_event_of_before_otherwise(place: Place) -> None:
+    query = Query(place, maxRowsPerEpoch="2")
+    query.start()
+    place.sql("insert into item select generate_series(1, 6)")
+    query.until(lambda: len(query.delivered) == 2, "a part is delivered")
+    query.stop()
+    place.sql(f"alter publication {place.publication} set table item where (id > 4)")
+    query.start()
+    # Postgres goes by what the publication was when the rows were written.
+    query.until_last(6)
+    assert query.delivered == item(1, 2, 3, 4, 5, 6)
+    place.sql("insert into item values (-1), (7)")
+    query.until_last(7)
+    assert query.delivered[6:] == item(7)
+    query.stop()
+
+
 def test_a_slot_beyond_both_the_checkpoint_and_the_row_stops_it_loudly(place: Place) -> None:
     query = Query(place)
     query.start(leadership="1")
@@ -186,9 +257,96 @@ def test_a_slot_beyond_both_the_checkpoint_and_the_row_stops_it_loudly(place: Pl
     with pytest.raises(ChangesLost) as error:
         query.turn()
     assert "was acknowledged by somebody else" in str(error.value)
-    assert "delete the checkpoint and the slot's row of strandline.acknowledged" in str(error.value)
+    assert "the checkpoint's directory and the slot's row of strandline.acknowledged" in str(error.value)
     with pytest.raises(ChangesLost, match="was acknowledged by somebody else"):
         Query(place).start(leadership="3")
+
+
+def test_what_another_leader_acknowledges_while_the_slot_is_looked_at_is_no_loss(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query(place)
+    query.start(leadership="1")
+    place.sql("insert into item values (1)")
+    query.until_last(1)
+    query.until(lambda: noted(place) >= query.planned[-1]["end"], "and it is acknowledged")
+    query.stop()
+    place.sql("insert into item values (2)")
+    before = acknowledged
+
+    def read_just_before(session: Session, identity: SlotIdentity) -> int | None:
+        found = before(session, identity)
+        # The other has delivered the second, and tells first the row and then the slot.
+        acknowledge(session, identity, log_end(place), 1)
+        place.sql(f"select pg_replication_slot_advance('{place.slot}', '{lsn_text(noted(place))}')")
+        monkeypatch.setattr(postgres_wal, "acknowledged", before)
+        return found
+
+    monkeypatch.setattr(postgres_wal, "acknowledged", read_just_before)
+    query.start(leadership="2")
+    query.turn()
+    place.sql("insert into item values (3)")
+    query.until_last(3)
+    assert query.delivered == item(1, 3)
+    query.stop()
+
+
+@pytest.mark.parametrize("leaves_an_epoch", [False, True])
+def test_a_slot_that_is_moved_after_it_was_looked_at_and_before_it_is_taken_stops_it_too(
+    place: Place, monkeypatch: pytest.MonkeyPatch, *, leaves_an_epoch: bool
+) -> None:
+    query = Query(place)
+    query.start(leadership="1")
+    place.sql("insert into item values (1)")
+    query.until_last(1)
+    place.sql("insert into item values (2)")
+    if leaves_an_epoch:
+        wait_for(query.plan, "an epoch is planned, and never delivered")
+    query.stop()
+
+    def moved(*given: Any) -> Changes:
+        place.sql(f"select pg_replication_slot_advance('{place.slot}', pg_current_wal_lsn())")
+        return Changes(*given)
+
+    monkeypatch.setattr(postgres_wal, "Changes", moved)
+    with pytest.raises(ChangesLost, match="was acknowledged by somebody else"):
+        query.start(leadership="2")
+        query.turn()
+    assert query.delivered == item(1)
+    query.stop()
+
+
+def test_a_standby_with_the_same_checkpoint_begins_behind_the_last_epoch_though_the_slot_lags(place: Place) -> None:
+    query = Query(place)
+    query.start(leadership="1")
+    place.sql("insert into item values (1)")
+    query.until(lambda: query.delivered, "it is delivered")
+    query.stop()
+    assert place.confirmed() < query.planned[-1]["end"]
+    query.start(leadership="2")
+    place.sql("insert into item values (2)")
+    query.until_last(2)
+    assert query.delivered == item(1, 2)
+    query.stop()
+
+
+def test_its_making_opens_nothing_and_one_connection_serves_all_epochs(place: Place) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        raw = {"dsn": f"postgresql://x@127.0.0.1:{listener.getsockname()[1]}/x", "slot": "s", "publications": "p"}
+        reader = PostgresWal(raw).streamReader(StructType())
+        assert isinstance(pickle.loads(pickle.dumps(reader)), WalReader)  # noqa: S301  (our own)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+    query = Query(place)
+    query.start()
+    readers = set[object]()
+    for id_ in range(3):
+        place.sql(f"insert into item values ({id_})")
+        query.until_last(id_)
+        readers |= set(place.sql(f"select active_pid from pg_replication_slots where slot_name = '{place.slot}'"))
+    assert len(readers) == 1
+    query.stop()
 
 
 def test_the_slot_is_not_told_before_the_row_is_written(place: Place) -> None:
@@ -196,6 +354,8 @@ def test_the_slot_is_not_told_before_the_row_is_written(place: Place) -> None:
     query.start(leadership="1")
     place.sql("insert into item values (1)")
     query.until(lambda: query.delivered, "it is delivered")
+    # What was told before is not on its way any more.
+    wait_for(lambda: place.confirmed() >= noted(place), "the slot is told")
     before = place.confirmed()
     waits = "select 1 from pg_locks where relation = 'strandline.acknowledged'::regclass and not granted"
     with psycopg.connect(place.dsn) as holder:

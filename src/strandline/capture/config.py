@@ -13,10 +13,13 @@ import msgspec
 from msgspec import Meta
 
 from strandline.capture.recorder import Reliable
-from strandline.capture.redaction import FRAMING, Action, Redaction
+from strandline.capture.redaction import Action, Redaction
 from strandline.config import Secret, Section, parse_address
+from strandline.core.address import is_served_by
 from strandline.errors import OptionError
 from strandline.kafka.starts import TOPIC_NAME
+from strandline.tls import serving
+from strandline.wire.redaction_mark import FRAMING
 from strandline.wire.traffic import TOPIC
 
 SHORTEST_KEY = 16
@@ -104,7 +107,9 @@ def settings_of(config: CaptureConfig, kafka: Mapping[str, str]) -> Settings:
         raise OptionError("nowhere to listen: --listen 127.0.0.1:8080")
     if config.to is None:
         raise OptionError("no upstream: --to http://127.0.0.1:9000")
-    secure, upstream = parse_target(config.to)
+    listen, (secure, upstream) = parse_address(config.listen, "--listen"), parse_target(config.to)
+    if upstream[1] == listen[1] and is_served_by(upstream[0], listen[0]):
+        raise OptionError("--to is where the capture itself listens: it would send every request to itself, for ever")
     if config.upstream_tls is not None and not secure:
         raise OptionError("upstream_tls is of no use: the upstream is not https://")
     node = config.node_id if config.node_id is not None else re.sub(r"[^0-9A-Za-z._-]", "-", socket.gethostname())[:128]
@@ -113,7 +118,7 @@ def settings_of(config: CaptureConfig, kafka: Mapping[str, str]) -> Settings:
     if TOPIC_NAME.fullmatch(config.topic) is None:
         raise OptionError(f"'{config.topic}' is not the name of a topic")
     return Settings(
-        listen=parse_address(config.listen, "--listen"),
+        listen=listen,
         upstream=upstream,
         kafka=kafka,
         topic=config.topic,
@@ -151,11 +156,7 @@ def parse_target(text: str) -> tuple[bool, Address]:
 
 
 def _front_tls(tls: FrontTls) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
-    except (OSError, ValueError) as error:
-        raise OptionError(f"tls: the certificate or its key cannot be used: {_reason(error)}") from None
+    context = serving(Path(tls.certificate), Path(tls.key), "tls")
     context.set_alpn_protocols(["http/1.1"])
     return context
 
@@ -164,17 +165,12 @@ def _upstream_tls(tls: UpstreamTls) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=tls.ca)
     except (OSError, ValueError) as error:
-        raise OptionError(f"upstream_tls: the authority's certificate cannot be used: {_reason(error)}") from None
+        raise OptionError(f"upstream_tls.ca: {tls.ca} cannot be used: {_reason(error)}") from None
     if not tls.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     context.set_alpn_protocols(["http/1.1"])
     return context
-
-
-def _no_password() -> str:
-    """OpenSSL would ask at the terminal."""
-    raise ValueError("the key is protected by a password")
 
 
 def _reason(error: Exception) -> str:
@@ -185,11 +181,11 @@ def _reason(error: Exception) -> str:
 
 
 def _redaction(section: RedactionSection) -> Redaction:
-    named = {**section.headers, **section.query, **section.json}
-    if not named:
+    actions = [*section.headers.values(), *section.query.values(), *section.json.values()]
+    if not actions:
         raise OptionError("redaction: names nothing; give headers, query or json, or leave it out")
     key = b"" if section.key is None else section.key.reveal().encode()
-    if "hash" in named.values() and len(key) < SHORTEST_KEY:
+    if "hash" in actions and len(key) < SHORTEST_KEY:
         raise OptionError(f"redaction.key: a hash needs a key of {SHORTEST_KEY} characters or more")
     for name in section.headers:
         if NAME.fullmatch(name) is None:

@@ -59,6 +59,8 @@ class Connection(asyncio.Protocol):
         self._has_ended = self._has_upstream_ended = False
         self._is_client_lost = self._is_discarding = self._closes_when_idle = False
         self._is_marked_opaque = False
+        self._slow_request = -1
+        self._patience_s = self._paused_at = 0.0
         self.events = 0
         """Changes whenever something comes."""
 
@@ -88,8 +90,8 @@ class Connection(asyncio.Protocol):
             self._end_requests()
         elif self._is_discarding:
             return False
-        # Kept open, so that the answer can go back; a connection with TLS closes all the same.
-        return True
+        # Kept open, so that the answer can go back; a connection with TLS closes all the same, and would complain.
+        return self._client is not None and self._client.can_write_eof()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_client_lost = True
@@ -139,7 +141,7 @@ class Connection(asyncio.Protocol):
         if self._client is None or self._client.is_closing():
             return
         if self._has_ended or not self._client.can_write_eof():
-            self._close_both()
+            self.close()
         else:
             self._client.write_eof()
 
@@ -173,20 +175,37 @@ class Connection(asyncio.Protocol):
         """Whether nothing is under way, as far as can be seen; of what is not followed, nothing can."""
         return self._recorder is not None and self._recorder.is_idle and not self._queue and not self._early
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something that came, or is to come, waits for Kafka."""
+        return bool(self._queue) or Pause.KAFKA_SLOW in self._pauses
+
     def flush(self, *, is_urgent: bool = False) -> None:
         """Bring what is recorded on its way to Kafka."""
         if self._recorder is not None:
             self._publish(*self._recorder.take(), is_urgent=is_urgent)
 
+    @property
+    def is_left(self) -> bool:
+        """Whether it is to be closed when it is idle, and that cannot be seen."""
+        return self._closes_when_idle and not self.is_followed
+
     def resume_for_kafka(self) -> None:
         """There is room for records again, or there has been none for too long."""
+        self._patience_s -= self._loop.time() - self._paused_at
         self._resume(Pause.KAFKA_SLOW)
 
     def close_when_idle(self) -> None:
         """Close once all that was asked has been answered."""
         self._closes_when_idle = True
         if self.is_idle:
-            self._close_both()
+            self.close()
+
+    def close(self) -> None:
+        """Close both sides, once what they were given is sent."""
+        for side in (self._client, self._upstream):
+            if side is not None:
+                side.close()
 
     def abort(self, why: str) -> None:
         """End it now."""
@@ -261,8 +280,16 @@ class Connection(asyncio.Protocol):
             self._mark_opaque(recorder.opaque)
         if recorder.is_in_held_request and recorder.is_recording and self._proxy.publisher.is_crowded:
             # It could not be recorded whole otherwise, and its end would wait in vain.
+            self._wait_for_kafka(recorder.requests)
+
+    def _wait_for_kafka(self, request: int) -> None:
+        """Read no more of a request until there is room for it; all its waits together have a bound."""
+        if request != self._slow_request:
+            self._slow_request, self._patience_s = request, self._proxy.settings.release_after_s
+        if self._patience_s > 0 and Pause.KAFKA_SLOW not in self._pauses:
+            self._paused_at = self._loop.time()
             self._pause(Pause.KAFKA_SLOW)
-            self._proxy.wait_for_room(self)
+            self._proxy.wait_for_room(self, self._patience_s)
 
     def _hold(self, data: bytes, places: Sequence[tuple[int, int]]) -> None:
         self.flush(is_urgent=True)
@@ -328,10 +355,17 @@ class Connection(asyncio.Protocol):
 
     def _settled(self, deliveries: Deliveries) -> None:
         """Kafka has said something about a record."""
-        if deliveries.is_lost and deliveries is self._deliveries and self._recorder is not None:
-            self._recorder.lose()
+        if deliveries.is_lost:
+            self._lose(deliveries)
         if self._queue:
             self._go_on()
+
+    def _lose(self, deliveries: Deliveries) -> None:
+        # Once: what Kafka says of its other records says nothing of a recording that was begun since.
+        if not deliveries.is_given_up:
+            deliveries.is_given_up = True
+            if self._recorder is not None:
+                self._recorder.lose()
 
     def _publish(self, key: str, records: list[bytes], *, is_urgent: bool = False) -> None:
         if records and self._deliveries.is_lost:
@@ -344,8 +378,8 @@ class Connection(asyncio.Protocol):
                 publisher.drop(len(record) + len(key))
             elif not publisher.publish(key, record, deliveries.settle, is_urgent=is_urgent):
                 deliveries.is_lost = True
-        if deliveries.is_lost and self._recorder is not None:
-            self._recorder.lose()
+        if deliveries.is_lost:
+            self._lose(deliveries)
 
     def _end_requests(self) -> None:
         if self._recorder is not None:
@@ -360,17 +394,12 @@ class Connection(asyncio.Protocol):
         if self._upstream is None or self._upstream.is_closing():
             return
         if self._has_upstream_ended:
-            self._close_both()
+            self.close()
         elif self._upstream.can_write_eof():
             self._upstream.write_eof()
         else:
             # TLS has no end of one side alone.
             self.close_when_idle()
-
-    def _close_both(self) -> None:
-        for side in (self._client, self._upstream):
-            if side is not None:
-                side.close()
 
     def _drop_queue(self) -> None:
         self._proxy.count_held(-self._queue.drop())
@@ -412,11 +441,15 @@ class UpstreamSide(asyncio.Protocol):
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._transport: asyncio.Transport | None = None
         self.data_received = connection.take_response  # type: ignore[method-assign]  # not one call more for each read
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
 
     def eof_received(self) -> bool:
         self._connection.end_responses()
-        return True
+        return self._transport is not None and self._transport.can_write_eof()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._connection.upstream_lost(error)

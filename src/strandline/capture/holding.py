@@ -11,13 +11,15 @@ class Deliveries:
     Counted, not named: they have one key, so that Kafka acknowledges them in order.
     """
 
-    __slots__ = ("_tell", "acknowledged", "is_lost", "published")
+    __slots__ = ("_tell", "acknowledged", "is_given_up", "is_lost", "published")
 
     def __init__(self, tell: Callable[["Deliveries"], None]) -> None:
         self._tell = tell
         self.published = 0
         self.acknowledged = 0
         self.is_lost = False
+        self.is_given_up = False
+        """Whether the recording has ended for it."""
 
     def settle(self, is_acknowledged: bool) -> None:
         """One more has been acknowledged, or never will be."""

@@ -13,13 +13,15 @@ from strandline.capture.connection import Connection
 from strandline.capture.metrics import Counts
 from strandline.capture.publisher import Publisher
 from strandline.capture.recorder import Recorder, Reliable
-from strandline.errors import StrandlineError
+from strandline.errors import CannotListen, StrandlineError
 
 HANDSHAKE_S = 10.0
 TICK_S = 0.25
 """How long something recorded waits at most before it is on its way to Kafka."""
 QUIET_TICKS = 4
 """A connection that is not followed counts as idle, at the end, when nothing has come for so long."""
+LEFT_S = 30.0
+"""One that is not followed, and whose client sends no more, is closed when nothing has come for so long."""
 TOPIC_RETRY_S = 5.0
 BACKLOG = 1024
 
@@ -70,7 +72,7 @@ class Proxy:
             )
         except OSError as error:
             await self.publisher.close(0)
-            raise StrandlineError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+            raise CannotListen(host, port, error) from error
         except BaseException:
             await self.publisher.close(0)
             raise
@@ -143,9 +145,9 @@ class Proxy:
         if bool(before) is not bool(self.counts.held_now):
             self.publisher.listen(is_waited_for=not before)
 
-    def wait_for_room(self, connection: Connection) -> None:
-        """Let the connection read on once there is room for records, or after too long."""
-        self._waiting.setdefault(connection, self._loop.time() + self.settings.release_after_s)
+    def wait_for_room(self, connection: Connection, within_s: float) -> None:
+        """Let the connection read on once there is room for records, or after so long."""
+        self._waiting[connection] = self._loop.time() + within_s
 
     # How it is done.
 
@@ -174,11 +176,15 @@ class Proxy:
                     del self._waiting[connection]
                     connection.resume_for_kafka()
             for connection, (events, ticks) in list(self._connections.items()):
-                ticks = ticks + 1 if connection.events == events else 0  # noqa: PLW2901
+                is_silent = connection.events == events and not connection.is_waiting
+                ticks = ticks + 1 if is_silent else 0  # noqa: PLW2901
                 self._connections[connection] = (connection.events, ticks)
                 if ticks >= ticks_of_idleness:
                     self.counts.idle_closed += 1
                     connection.abort(f"nothing came for {self.settings.idle_after_s:g} s")
+                elif connection.is_left and ticks >= LEFT_S / TICK_S:
+                    # It ends once the other side has taken what is left, or as idle.
+                    connection.close()
 
     def _tell_room(self) -> None:
         waiting, self._waiting = self._waiting, {}

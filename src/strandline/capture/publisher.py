@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from strandline.errors import BrokerRefused, BrokerUnreachable, OptionError
-from strandline.kafka.librdkafka import SAFE
+from strandline.kafka.librdkafka import SAFE, translated
 
 POLL_S = 0.2
 GATHER_S = 0.02
@@ -93,7 +93,7 @@ class Publisher:
         try:
             known = admin.list_topics(timeout=TOPIC_TIMEOUT_S).topics
         except KafkaException as error:
-            raise BrokerUnreachable(address, error.args[0].str()) from None
+            raise translated(error.args[0], address) from None
         if self.topic in known:
             return
         try:

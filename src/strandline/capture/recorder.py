@@ -57,6 +57,7 @@ class Recorder:
         self._read_redacted: RedactedMessages | None = None
         self._write_redacted: RedactedMessages | None = None
         self._opaque_requests = self._opaque_responses = False
+        self._has_ended = False
         self.opaque: str | None = None
         """Why bytes are no longer followed, on either side."""
         self.requests = 0
@@ -71,9 +72,11 @@ class Recorder:
 
     @property
     def is_idle(self) -> bool:
-        """Whether every request has been answered and none has begun."""
+        """Whether every request has been answered and none has begun, but for one that will never be whole."""
         is_answering = self._responses.has_begun and not self._responses.complete
-        return not (self.opaque or self._unanswered or self._requests.has_begun or is_answering)
+        has_begun = self._requests.has_begun and not self._has_ended
+        is_asked = len(self._unanswered) > (self._has_ended and self._is_announced)
+        return not (self.opaque or is_asked or has_begun or is_answering)
 
     @property
     def is_in_held_request(self) -> bool:
@@ -143,6 +146,7 @@ class Recorder:
 
     def disconnect(self, at: Nanos) -> None:
         """The client sends no more."""
+        self._has_ended = True
         self._cut_request(at)
         if self._recording is not None:
             self._recording.disconnect(at)

@@ -1,14 +1,15 @@
 """The messages of one side of a connection, as redaction lets them be recorded.
 
 Bodies that hold no JSON to look into go on as they come, chunked ones in chunks of our own, since trailers are redacted
-too. All others are gathered, up to a bound, and recorded at the end of the message with their new length; what cannot
-be looked into is left out, and a header says why.
+too. All others are gathered, up to a bound, and recorded at the end of the message: as they were where nothing in them
+is named, else with their new length; what cannot be looked into is left out, and a header says why.
 """
 
 from enum import Enum, auto
 
 from strandline.capture.redaction import CannotLookInto, Redaction, values_of, with_length
 from strandline.wire.http1 import END_OF_HEAD, FRAMING, MAX_HEAD, STATUS_LINE
+from strandline.wire.redaction_mark import mark_line
 
 
 class _As(Enum):
@@ -66,7 +67,7 @@ class RedactedMessages:
         """The message will never be complete: its head, where it has one that was not recorded yet, and no body."""
         out = b""
         if self._as is _As.GATHERED:
-            out = self.head = self._redaction.head(self._original)
+            out = self.head = self._redaction.marked_head(self._original)
         self._begin()
         return out
 
@@ -105,7 +106,7 @@ class RedactedMessages:
                 self._left_out = "compressed"
             return b""
         self._as = _As.CHUNKS if is_chunked else _As.IT_COMES
-        self.head = self._redaction.head(head)
+        self.head = self._redaction.marked_head(head)
         return self.head
 
     def _gather(self, payload: bytes) -> None:
@@ -116,17 +117,20 @@ class RedactedMessages:
                 self._raw.clear()
 
     def _gathered(self) -> bytes:
-        head = self._redaction.head(self._original)
+        self.head = self._redaction.marked_head(self._original)
         if not self._has_body:
-            self.head = head
-            return head
-        body = b""
+            return self.head
+        body, fields = b"", set[str]()
         if self._left_out is None and self._raw:
             try:
-                body = self._redaction.body(bytes(self._raw))
+                body, fields = self._redaction.body(bytes(self._raw))
             except CannotLookInto as error:
                 self._left_out = str(error)
-        self.head = with_length(head, len(body), self._left_out)
+        is_changed = self._left_out is not None or body != self._raw
+        if is_changed or self._chunks is not None or not values_of(self._original, b"content-length"):
+            told = fields if STATUS_LINE.match(self._original) else ()
+            mark = mark_line(left_out=self._left_out, fields=told)
+            self.head = with_length(self.head, len(body), mark, is_changed=is_changed)
         return self.head + body
 
 

@@ -6,13 +6,15 @@ await Replay(Plan(kafka=kafka, target=target, transform=Transform(target.authori
 """
 
 from strandline.replay.beginning import From
-from strandline.replay.engine import Limits
+from strandline.replay.changes import TransformConfig
 from strandline.replay.health import WhenDown
-from strandline.replay.replay import Plan, Replay, Until
+from strandline.replay.limits import Limits
+from strandline.replay.plan import Plan, Until
+from strandline.replay.replay import Replay
 from strandline.replay.retries import DefaultRetry, RetryPolicy
 from strandline.replay.steps import Request
 from strandline.replay.target import Target
-from strandline.replay.transforms import Transform, TransformConfig
+from strandline.replay.transforms import Transform
 
 __all__ = [
     "DefaultRetry",

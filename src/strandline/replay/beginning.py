@@ -74,14 +74,18 @@ async def send_group_to(settings: Mapping[str, object], begin: Mapping[Partition
 
 
 async def where_group_is(settings: Mapping[str, object], span: Span) -> dict[Partition, int]:
-    """The offset at which each partition is read first."""
+    """The offset at which each partition is read first; what is no longer there to be read is told."""
     offsets = GroupOffsets(settings)
     try:
         marks = await offsets.committed(list(span.ends))
     finally:
         await offsets.close()
-    rest = [partition for partition in span.ends if partition not in marks]
-    return {**(await Listing(reach(settings)).earliest(rest) if rest else {}), **marks}
+    earliest = await Listing(reach(settings)).earliest(list(span.ends))
+    for partition, mark in sorted(marks.items()):
+        if mark < earliest[partition]:
+            last = earliest[partition] - 1
+            log.warning("%s: Kafka has deleted %d to %d before the group had read them", partition, mark, last)
+    return {partition: max(first, marks.get(partition, first)) for partition, first in earliest.items()}
 
 
 async def first_time(settings: Mapping[str, object], marks: Mapping[Partition, int], stopped: Event) -> Nanos | None:
@@ -93,7 +97,14 @@ async def first_time(settings: Mapping[str, object], marks: Mapping[Partition, i
 
 
 def _first_time(settings: Mapping[str, object], marks: Mapping[Partition, int], stopped: Event) -> Nanos | None:
-    own = {"enable.auto.commit": False, "enable.partition.eof": True, "isolation.level": "read_committed", **READ_AHEAD}
+    own = {
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+        # What is deleted meanwhile is passed over, not all that there is.
+        "auto.offset.reset": "earliest",
+        **READ_AHEAD,
+    }
     consumer = client(Consumer, {**settings, **own})
     times: dict[Partition, Nanos] = {}
     unheard = set(marks)

@@ -11,7 +11,7 @@ has answered, so it never waits for a source's answer that nobody reads.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from fractions import Fraction
@@ -20,23 +20,28 @@ from strandline.clock import Clock, SystemClock
 from strandline.core.histogram import Histogram
 from strandline.core.pacing import Pace
 from strandline.replay.alarms import Alarms
-from strandline.replay.guard import Guard, Owner
+from strandline.replay.connection import Later
+from strandline.replay.guard import Guard
 from strandline.replay.health import Health, Refused, WhenDown, is_ours
 from strandline.replay.leave import Leave
+from strandline.replay.limits import Limits
 from strandline.replay.outgoing import CapturedBody, outgoing
+from strandline.replay.proving import Owner
 from strandline.replay.retries import RetryPolicy
-from strandline.replay.session import Phase, Place, Session, Work, place_of
+from strandline.replay.session import Phase, Place, Session, place_of
 from strandline.replay.spool import Spool, Spools
-from strandline.replay.target import Later, Target
+from strandline.replay.target import Target
 from strandline.replay.timeline import Timeline
 from strandline.replay.transforms import Transform
+from strandline.replay.work import Work
 from strandline.units import Nanos, nanos
-from strandline.wire.answers import KEEP
 from strandline.wire.head import add_header
 from strandline.wire.identity import marker
 from strandline.wire.transactions import Cause, ConnectionKey, Transaction
 
 SWEEP = 0.5
+STALLED_AFTER = timedelta(seconds=22.5)
+"""How long this process may stand still before it must prove its ownership: half of the usual session's time-out."""
 UNSENT = {
     Cause.CLOSED: "the source's client closed the connection before the request was whole",
     Cause.EXPIRED: "nothing more was captured of the request for too long",
@@ -45,26 +50,7 @@ UNSENT = {
 HALF = "half of the request is behind the end of what was read; the next run finds it"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What bounds the engine."""
-
-    concurrency: int = 1024
-    """Exchanges with the target at a time."""
-    memory: int = 256 << 20
-    """Bytes of requests that wait; beyond it they go to disk."""
-    answer_within: timedelta = timedelta(seconds=150)
-    down_for: timedelta = timedelta(minutes=10)
-    """How long the target may be down before the replay gives up."""
-    quiescence: timedelta = timedelta(seconds=5)
-    """How long a connection rests that another member may have had open."""
-    stalled_after: timedelta = timedelta(seconds=22.5)
-    """How long this process may stand still before it must prove its ownership: half of a session's time-out."""
-    keep: int = KEEP
-    """How much of an answer's body is kept."""
-
-
-@dataclass(slots=True)
+@dataclass
 class Counters:
     """What happened so far."""
 
@@ -109,6 +95,7 @@ class Engine:
         limits: Limits | None = None,
         marks: bool = True,
         owner: Owner | None = None,
+        stalled_after: timedelta = STALLED_AFTER,
         clock: Clock | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -130,8 +117,9 @@ class Engine:
             patience=self.limits.down_for,
             sendings=lambda: self.counters.attempts,
         )
-        stalled_after = nanos(self.limits.stalled_after)
-        self._guard = Guard(owner, self.leave, self.clock, stalled_after) if owner is not None else None
+        self._guard = (
+            Guard(owner, self.leave, nanos(stalled_after), self._break_off_unsent) if owner is not None else None
+        )
         self._finish = finish
         self._transform = transform
         self._policy = policy
@@ -140,6 +128,8 @@ class Engine:
         self._sessions: dict[Place, Session] = {}
         self._works: dict[Transaction, Work] = {}
         self._assigned: dict[int, Nanos] = {}
+        self._sent_through: dict[int, int] = {}
+        self._left_from: dict[int, int] = {}
         self._slots = self.limits.concurrency
         self._queued: deque[Session] = deque()
         self._exchanging: set[Session] = set()
@@ -147,7 +137,8 @@ class Engine:
         self._undecided = 0
         self.waiting_bytes = 0
         """Memory of whole requests that are not over: what sending alone will free."""
-        self._emptied = asyncio.Event()
+        self.emptied = asyncio.Event()
+        """Set when a session has nothing to send for now, or is gone."""
         self._sweeping = self.loop.call_later(SWEEP, self._sweep)
 
     # What the accumulator tells.
@@ -166,8 +157,9 @@ class Engine:
         if work.is_over:
             self._finished(work)
             return
-        if transaction.answer is not None:
-            self.waiting_bytes += work.spool.keep_too(transaction.answer.kept)
+        answer = transaction.answer
+        if answer is not None:
+            self.waiting_bytes += work.spool.keep_too(len(answer.head) + len(answer.body))
         if self._undecided:
             session = self._sessions[place_of(transaction)]
             if session.phase is Phase.UNDECIDED and session.head is work:
@@ -182,6 +174,7 @@ class Engine:
             self._finish(Work(transaction, spool_of(transaction), error=HALF, is_left=True))
         else:
             # Whoever reads on from what is committed finds the request again.
+            self._leave_undone(transaction)
             spool_of(transaction).release()
 
     def on_close(self, key: ConnectionKey, partition: int, at: Nanos, cause: Cause) -> None:
@@ -213,23 +206,22 @@ class Engine:
 
     def assign(self, partition: int, at: Nanos) -> None:
         """A partition is ours since this time."""
+        self.release(partition)
         self._assigned[partition] = at
 
-    async def stop(self, partitions: Collection[int], within: timedelta) -> None:
-        """Begin nothing more for these partitions; what is on its way may end within the time."""
-        concerned = [session for session in self._sessions.values() if session.partition in partitions]
-        for session in concerned:
-            session.stop()
-        try:
-            async with asyncio.timeout(within.total_seconds()):
-                while any(session.phase is not Phase.CLOSED for session in concerned):
-                    self._emptied.clear()
-                    await self._emptied.wait()
-        except TimeoutError:
-            for session in concerned:
-                session.abort()
-        for partition in partitions:
-            self._assigned.pop(partition, None)
+    def sent_through(self, partition: int) -> int:
+        """The highest offset of a partition from which a request was sent since it is ours; -1 before."""
+        return self._sent_through.get(partition, -1)
+
+    def release(self, partition: int) -> int | None:
+        """A partition is ours no more. From this offset on something repeats: it was sent, and not all before it."""
+        self._assigned.pop(partition, None)
+        sent, left = self._sent_through.pop(partition, -1), self._left_from.pop(partition, None)
+        return left if left is not None and left <= sent else None
+
+    def _leave_undone(self, transaction: Transaction) -> None:
+        partition, offset = transaction.record.partition, transaction.record.offset
+        self._left_from[partition] = min(offset, self._left_from.get(partition, offset))
 
     @property
     def is_busy(self) -> bool:
@@ -281,6 +273,9 @@ class Engine:
         if not work.attempts:
             counters.sent += 1
             counters.lateness.add(now - work.due)
+            record = work.transaction.record
+            if record.offset > self._sent_through.get(record.partition, -1):
+                self._sent_through[record.partition] = record.offset
         self._exchanging.add(session)
 
     def keep(self) -> int:
@@ -323,13 +318,14 @@ class Engine:
         self.counters.left += unsent
         for work in left:
             self._works.pop(work.transaction, None)
+            self._leave_undone(work.transaction)
             self.waiting_bytes -= work.spool.held
             work.spool.release()
-        self._emptied.set()
+        self.emptied.set()
 
     def rested(self) -> None:
         """A session has nothing to send for now."""
-        self._emptied.set()
+        self.emptied.set()
 
     def refused(self, work: Work, error: OSError | TimeoutError) -> Nanos | Refused:
         """A connection could not be made."""
@@ -369,6 +365,11 @@ class Engine:
             if now - session.sends_until >= limit:
                 session.give_up(f"no answer within {self.limits.answer_within.total_seconds():g} s")
         self._sweeping = self.loop.call_later(SWEEP, self._sweep)
+
+    def _break_off_unsent(self) -> None:
+        """We stood still: what a connection has and the kernel has not would go out without anybody being asked."""
+        for session in list(self._exchanging):
+            session.break_off_unsent()
 
     def close(self) -> None:
         """Close every connection, wait for nothing."""

@@ -17,12 +17,15 @@ from strandline.kafka.partition import Partition
 from strandline.replay.engine import Engine
 from strandline.replay.output import Output
 from strandline.units import Nanos
-from strandline.wire.transactions import Accumulator
+from strandline.wire.accumulator import Accumulator
 
 SHUT_ABOVE, REOPEN_BELOW = 0.5, 0.4
 """Of the bound on memory."""
 AT_FULL_SPEED = 32 << 20
 """The bound where all is due at once: what is held beyond a second or two of work is sent no sooner for it."""
+ENOUGH, ENOUGH_RESULTS = 2 << 20, 4_000
+"""What is at hand at full speed before reading takes a rest, in bytes that wait to be sent and in results that are not
+safe yet: the less is held, the less there is to look after."""
 SETTLE_AFTER = Nanos(200_000_000)
 """A complete request without a mark counts when nothing followed it for so long at the end of the log."""
 
@@ -49,7 +52,8 @@ class Gate:
         self._accumulator = accumulator
         self._lookahead = lookahead
         self._bound = engine.spools.max_bytes
-        if engine.timeline.is_free:
+        self._is_free = engine.timeline.is_free
+        if self._is_free:
             self._bound = min(self._bound, AT_FULL_SPEED)
         self._readings: dict[Partition, _Reading] = {}
         self._is_shut = False
@@ -79,6 +83,13 @@ class Gate:
         if reading is not None and reading.end_since is None:
             reading.end_since = self._engine.clock.monotonic()
             reading.end_time = self._accumulator.time(partition.number)
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether so much is at hand, all of it due, that nothing is sent sooner for more."""
+        if not self._is_free or self._engine.is_waiting_for_source:
+            return False
+        return self._engine.waiting_bytes > ENOUGH or self._output.unsafe > ENOUGH_RESULTS
 
     def check(self, partitions: Iterable[Partition]) -> None:
         """Records of these partitions were taken."""

@@ -6,36 +6,34 @@ requests. Every request asks here first, so the first that would go out after a 
 
 import asyncio
 import logging
-from collections.abc import Awaitable
-from typing import Protocol
+from collections.abc import Callable
 
-from strandline.clock import Clock
+from strandline.clock import AwakeClock, Clock
 from strandline.replay.leave import Leave, Reason
+from strandline.replay.proving import Owner, until_proven
 from strandline.units import Nanos
 
 BEAT = 0.1
 BRIEF = 1_000_000
 """For so many nanoseconds a good answer stands, since at full speed each request would ask the member's thread anew."""
-PROVE_AGAIN_AFTER = 0.5
 
 log = logging.getLogger(__name__)
 
 
-class Owner(Protocol):
-    """Who knows whether our partitions are ours."""
-
-    def prove(self) -> Awaitable[bool]: ...
-    def stalled_for(self, now: Nanos) -> Nanos: ...
-
-
 class Guard:
-    """Withdraws the leave to send after a stall, and restores it with the proof."""
+    """Withdraws the leave to send after a stall, and restores it with the proof.
 
-    def __init__(self, owner: Owner, leave: Leave, clock: Clock, limit: Nanos) -> None:
+    Its clock goes on while the machine is suspended, as that of the group does.
+    """
+
+    def __init__(
+        self, owner: Owner, leave: Leave, limit: Nanos, stalled: Callable[[], None], clock: Clock | None = None
+    ) -> None:
         self._owner = owner
         self._leave = leave
-        self._clock = clock
+        self._clock = clock = clock or AwakeClock()
         self._limit = limit
+        self._stalled = stalled
         self._last = self._checked = clock.monotonic()
         self._proving: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -55,17 +53,16 @@ class Guard:
             self.stalls += 1
             log.warning("stood still for %.1f s: nothing is sent until our partitions are proven ours", stalled / 1e9)
             self._leave.withdraw(Reason.UNPROVEN)
-            self._proving = self._loop.create_task(self._prove())
+            self._proving = self._loop.create_task(until_proven(self._owner, self._proven))
+            # Last: what is broken off lets others ask here.
+            self._stalled()
 
     def _beat(self) -> None:
         self.check()
         self._last = self._clock.monotonic()
         self._timer = self._loop.call_later(BEAT, self._beat)
 
-    async def _prove(self) -> None:
-        # No end: a member that cannot show what is its own may not send, and the group tells it what it has lost.
-        while not await self._owner.prove():
-            await asyncio.sleep(PROVE_AGAIN_AFTER)
+    def _proven(self) -> None:
         log.warning("our partitions are proven ours: sending goes on")
         self._proving = None
         self._leave.restore(Reason.UNPROVEN)

@@ -62,7 +62,7 @@ class ReplayCollector(Collector):
             ("spool_disk_bytes", "Requests that wait, on disk.", engine.spools.on_disk),
         ):
             yield GaugeMetricFamily(PREFIX + name, text, value=value)
-        reached = engine.timeline.reached()
+        reached = engine.timeline.shown()
         if reached is not None:
             text = "The time of the source that it is now, since 1970."
             yield GaugeMetricFamily(PREFIX + "source_time_seconds", text, value=reached / 1e9)

@@ -2,7 +2,7 @@
 
 from strandline.replay.results import Attempt, Message, Outcome
 from strandline.replay.retries import same_body, verdict
-from strandline.replay.session import NEVER, Work
+from strandline.replay.work import NEVER, Work
 from strandline.units import Nanos
 from strandline.wire.answers import Answer
 

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 
-from strandline.replay.spool import Piece, Spool
-from strandline.replay.target import Later
+from strandline.replay.connection import Later
+from strandline.replay.pieces import Piece
+from strandline.replay.spool import Spool
 from strandline.units import Nanos
 
 Due = Callable[[Nanos], Nanos]
@@ -53,7 +54,8 @@ def outgoing(
     `body` is None where it goes out as it came; a new one goes out over the times of the old.
     """
     if len(pieces) == 1:
-        captured = pieces[0].load()
+        place = pieces[0].place
+        captured = place if isinstance(place, bytes) else pieces[0].load()
         return head + (captured[captured_head:] if body is None else body), []
     old, new = (captured_head, head) if body is None else (sum(piece.size for piece in pieces), head + body)
     first, *rest = replaced(pieces, old, new)

@@ -15,7 +15,7 @@ def prepare_process() -> None:
     # A collection takes as long as what it looks at, and requests fall due meanwhile. So each looks at little, and what
     # has lived through two of them is left alone: it waits to be sent, and there are no cycles in it.
     gc.freeze()
-    gc.set_threshold(5_000, 2, 1_000_000)
+    gc.set_threshold(10_000, 2, 1_000_000)
     sys.setswitchinterval(SWITCH_EVERY)
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from strandline.errors import OptionError
-from strandline.replay.replay import Plan
+from strandline.replay.changes import TransformConfig
+from strandline.replay.plan import Plan
 from strandline.replay.retries import DefaultRetry, load_policy
 from strandline.replay.target import Target
-from strandline.replay.transforms import Transform, TransformConfig
+from strandline.replay.transforms import Transform
 
 
 @dataclass(frozen=True, kw_only=True)

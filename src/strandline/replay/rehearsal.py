@@ -13,10 +13,11 @@ from strandline.kafka.partition import Partition
 from strandline.replay.overlap import Intervals
 from strandline.replay.transforms import Transform
 from strandline.units import Nanos
+from strandline.wire.accumulator import Accumulator
 from strandline.wire.captured import Unreadable, is_behind, stream_of
 from strandline.wire.head import add_header, request_line
 from strandline.wire.identity import marker
-from strandline.wire.transactions import Accumulator, Cause, ConnectionKey, Record, Transaction
+from strandline.wire.transactions import Cause, ConnectionKey, Record, Transaction
 
 MOST_NAMES = 10_000
 LONGEST_NAME = 200

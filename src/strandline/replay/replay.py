@@ -2,49 +2,42 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from enum import Enum
-from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 from opentelemetry.trace import Tracer
 
 from strandline.clock import Clock, SystemClock
 from strandline.core.pacing import Pace
-from strandline.errors import BrokerUnreachable, OptionError, ScatteredCapture, StrandlineError
+from strandline.errors import BrokerUnreachable, StrandlineError
 from strandline.kafka.events import Assigned, AtEnd, Event, Failed, Lost, Records, Revoked, Taken
 from strandline.kafka.group import GroupMember
 from strandline.kafka.partition import Partition
 from strandline.kafka.producer import Publisher
-from strandline.kafka.progress import Claim
-from strandline.kafka.starts import TOPIC_NAME
 from strandline.kafka.topics import ensure_topics
 from strandline.observe import configured_tracer
-from strandline.replay.beginning import From, find_span, reach, send_group_to, time_of
-from strandline.replay.engine import Engine, Limits
+from strandline.replay.beginning import find_span, reach, send_group_to, time_of, where_group_is
+from strandline.replay.engine import Engine
 from strandline.replay.gate import Gate
-from strandline.replay.health import WhenDown
+from strandline.replay.intake import Intake
 from strandline.replay.output import Output
-from strandline.replay.results import WIDEST
-from strandline.replay.results import Limits as ResultLimits
-from strandline.replay.retries import DefaultRetry, RetryPolicy
-from strandline.replay.session import Work
-from strandline.replay.target import Target
+from strandline.replay.plan import Plan, Until
+from strandline.replay.stopping import break_off, settle, stop
 from strandline.replay.tracing import SCOPE, TracedEngine
-from strandline.replay.transforms import Transform
+from strandline.replay.work import Work
 from strandline.units import Nanos, nanos
-from strandline.wire.captured import Unreadable, is_behind, stream_of
-from strandline.wire.traffic import TOPIC, when
-from strandline.wire.transactions import FARTHEST, Accumulator, Cause, Record
+from strandline.wire.accumulator import FARTHEST, Accumulator
+from strandline.wire.transactions import Cause
 
 TICK = 0.1
 REFERENCE_WITHIN = timedelta(seconds=5)
 """How long the first record of every partition is waited for, to find the earliest."""
-AT_A_TIME = Nanos(1_000_000)
-"""How long records are taken before other things have their turn."""
+REST = 0.002
+REST_AT_MOST = Nanos(20_000_000)
+"""How long reading rests for each batch of records while there is enough to send: what waits may wait for others."""
+READ_AHEAD_KIB, WRITE_BEHIND_KIB = 8 << 10, 16 << 10
+"""What Kafka's client reads ahead, and what of results waits in it: some seconds of work at full speed."""
 GATHER_MS = 50
 """How long results wait for others to be written with. Nobody waits for them but the next commit."""
 AT_ONCE = 100
@@ -61,91 +54,6 @@ SKEW = nanos(timedelta(hours=1))
 log = logging.getLogger(__name__)
 
 
-class Until(Enum):
-    """Where to end."""
-
-    LIVE = "live"
-    """When all that there was at the start has been replayed."""
-    NEVER = "never"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What to replay, and how."""
-
-    kafka: Mapping[str, object]
-    """librdkafka's names, `group.id` among them."""
-    target: Target
-    transform: Transform
-    topic: str = TOPIC
-    results_topic: str = ""
-    """Without it, the topic's name with `-results`."""
-    dead_letters: str = ""
-    """Without it, the topic's name with `-dead-letters`."""
-    results: Path | None = None
-    tuples: Path | None = None
-    start: From | datetime = From.COMMITTED
-    until: Until | datetime = Until.NEVER
-    speed: Fraction = Fraction(1)
-    reference: Pace | None = None
-    """Which source time is which time of the monotonic clock, where several members share one."""
-    ends: Mapping[Partition, int] | None = None
-    """Where the log ended when the run began, where others have looked, and sent the group to the start."""
-    is_led: bool = False
-    """Whether somebody else gives the reference (`begin`) and says that all is done (`finish`)."""
-    lookahead: timedelta = timedelta(seconds=400)
-    """How far ahead of the clock is read, in source time."""
-    packet_timeout: timedelta = timedelta(seconds=70)
-    """After how long without a sign of it a source connection is taken for gone, in source time."""
-    drain: timedelta = timedelta(seconds=10)
-    """How long requests that are on their way have when the replay is stopped."""
-    when_down: WhenDown = WhenDown.PAUSE
-    policy: RetryPolicy = field(default_factory=DefaultRetry)
-    limits: Limits = field(default_factory=Limits)
-    marks: bool = True
-    """Whether requests carry the header that names them."""
-    kept: ResultLimits = WIDEST
-    """How much of each part a result holds."""
-
-    @property
-    def topics(self) -> tuple[str, str, str]:
-        """Where the capture is, where results go, and where dead letters go."""
-        return (
-            self.topic,
-            self.results_topic or f"{self.topic}-results",
-            self.dead_letters or f"{self.topic}-dead-letters",
-        )
-
-    def __post_init__(self) -> None:
-        for name in self.topics:
-            if not TOPIC_NAME.fullmatch(name):
-                raise OptionError(f"'{name}' is not the name of a topic")
-        if len(set(self.topics)) < len(self.topics):
-            named = ", ".join(f"'{name}'" for name in self.topics)
-            raise OptionError(f"the capture, its results and its dead letters need a topic each, not {named}")
-        if self.kafka.get("group.id") == "":
-            raise OptionError("a group needs a name; give one by --group")
-        counts = {"concurrency": self.limits.concurrency, "memory": self.limits.memory}
-        spans = {"packet_timeout": self.packet_timeout, "answer_within": self.limits.answer_within}
-        for name, count in counts.items():
-            if count < 1:
-                raise OptionError(f"{name} is to be at least 1, not {count}")
-        for name, span in spans.items():
-            if span <= timedelta(0):
-                raise OptionError(f"{name} is to be above 0, not {span.total_seconds():g} s")
-        if min(self.drain, self.limits.quiescence) < timedelta(0):
-            raise OptionError("drain and quiescence cannot be below 0")
-        if self.lookahead <= self.packet_timeout:
-            raise OptionError("lookahead is to exceed packet_timeout, else silent connections never come to an end")
-
-
-class _Held(Record):
-    """A record with the claim to be given back."""
-
-    __slots__ = ("claim",)
-    claim: Claim
-
-
 class Replay:
     """Runs until its end, until it is stopped, or until it cannot go on."""
 
@@ -154,11 +62,12 @@ class Replay:
         self.clock = clock or SystemClock()
         self._tracer = tracer or configured_tracer(SCOPE)
         self.buried = 0
+        self.was_assigned = False
+        """Whether a partition has ever been ours."""
+        self.has_read_all = False
+        """Whether all partitions were ours when reading ended, each read to the end that it had at the start."""
         self._stopping = asyncio.Event()
         self._ends: dict[Partition, int] = {}
-        self._positions: dict[Partition, int] = {}
-        self._over: set[Partition] = set()
-        """Partitions of which all is read that was to be."""
         self._opening: list[Taken] | None = [] if plan.reference is None else None
         """Records that wait for the reference; None once there is one."""
         self._opening_bytes = 0
@@ -177,7 +86,12 @@ class Replay:
     @property
     def read_to(self) -> dict[Partition, int]:
         """By partition, the offset behind all that has been put together to transactions. From any thread."""
-        return dict(self._positions)
+        return dict(self.intake.positions)
+
+    @property
+    def is_topic_empty(self) -> bool:
+        """Whether nothing had been written to the topic when the run began."""
+        return not any(self._ends.values())
 
     @property
     def is_ready(self) -> bool:
@@ -210,21 +124,23 @@ class Replay:
     async def run(self) -> None:
         """Replay. Raises what makes it impossible to go on; what was done by then is committed."""
         plan = self.plan
+        self.member = GroupMember(
+            {"queued.max.messages.kbytes": READ_AHEAD_KIB, **plan.kafka},
+            [plan.topic],
+            poll_records=AT_ONCE,
+            hand_over=HAND_OVER + SAFE_WITHIN + timedelta(seconds=1),
+        )
         if plan.ends is None:
             span = await find_span(plan.kafka, plan.topic, plan.start)
             self._ends = dict(span.ends)
             if span.begin is not None:
                 await send_group_to(plan.kafka, span.begin)
+            else:
+                await where_group_is(plan.kafka, span)
         else:
             self._ends = dict(plan.ends)
         _, results, dead_letters = plan.topics
         await ensure_topics(reach(plan.kafka), [results, dead_letters], like=plan.topic)
-        self.member = GroupMember(
-            plan.kafka,
-            [plan.topic],
-            poll_records=AT_ONCE,
-            hand_over=HAND_OVER + SAFE_WITHIN + timedelta(seconds=1),
-        )
         self.engine = (Engine if self._tracer is None else TracedEngine)(
             plan.target,
             self._write,
@@ -236,6 +152,7 @@ class Replay:
             limits=plan.limits,
             marks=plan.marks,
             owner=self.member,
+            stalled_after=plan.stalled_after,
             clock=self.clock,
         )
         if self._tracer is not None and isinstance(self.engine, TracedEngine):
@@ -252,6 +169,17 @@ class Replay:
             keep=self.engine.keep,
             count=self.engine.spools.count,
         )
+        self.intake = Intake(
+            self.accumulator,
+            self.member.progress,
+            self.clock,
+            topic=plan.topic,
+            is_spread=len(self._ends) > 1,
+            ends=self._ends if self._ends and plan.until is Until.LIVE else None,
+            until=plan.until if isinstance(plan.until, datetime) else None,
+            end=self._end,
+            bury=self._bury,
+        )
         loop = asyncio.get_running_loop()
         before = loop.get_exception_handler()
         loop.set_exception_handler(self._on_defect)
@@ -259,7 +187,8 @@ class Replay:
         self.gate = Gate(self.member, self.engine, self.output, self.accumulator, nanos(plan.lookahead))
         try:
             await self._read()
-            await self._give_up(list(self.gate.partitions), plan.drain, SAFE_AT_END)
+            self.has_read_all = self._is_all_read()
+            await self._drain()
             self.engine.check()
             if unsafe := self.output.unsafe:
                 problem = f"{unsafe} results were not acknowledged in time; what they are about will be replayed again"
@@ -274,8 +203,12 @@ class Replay:
     def _open_output(self, results: str, dead_letters: str) -> Output:
         plan = self.plan
         return Output(
-            Publisher({"linger.ms": GATHER_MS, **reach(plan.kafka)}, report_every=timedelta(milliseconds=GATHER_MS)),
+            Publisher(
+                {"linger.ms": GATHER_MS, "queue.buffering.max.kbytes": WRITE_BEHIND_KIB, **reach(plan.kafka)},
+                report_every=timedelta(milliseconds=GATHER_MS),
+            ),
             self.engine.fail,
+            self.member.done,
             self.clock,
             topic=results,
             dead_letters=dead_letters,
@@ -302,6 +235,28 @@ class Replay:
                 await self._handle(event)
             await self._tick()
 
+    async def _drain(self) -> None:
+        """Let what is on its way end. Whoever wants partitions back meanwhile is heard: the engine sends on."""
+        # Nothing is taken any more, so nothing is to be read.
+        self.member.pause(self.gate.partitions)
+        draining = asyncio.create_task(self._give_up(list(self.gate.partitions), self.plan.drain, SAFE_AT_END))
+        try:
+            while not draining.done():
+                hearing = asyncio.ensure_future(self.member.next())
+                await asyncio.wait((draining, hearing), return_when=asyncio.FIRST_COMPLETED)
+                if hearing.cancel():
+                    continue
+                match hearing.result():
+                    case Assigned(partitions):
+                        self.member.pause(partitions)
+                    case Records() | AtEnd():
+                        pass
+                    case event:
+                        await self._handle(event)
+            await draining
+        finally:
+            draining.cancel()
+
     async def _handle(self, event: Event) -> None:
         match event:
             case Records(records):
@@ -319,6 +274,7 @@ class Replay:
                     self._opening_ends[partition] = offset
             case Assigned(partitions, _, at):
                 self._assigned_at = self.clock.monotonic()
+                self.was_assigned = self.was_assigned or bool(partitions)
                 for partition in partitions:
                     self.engine.assign(partition.number, at)
                     self.gate.assign(partition)
@@ -326,36 +282,44 @@ class Replay:
                 await self._give_up(partitions, HAND_OVER, SAFE_WITHIN)
                 event.release()
             case Lost(partitions):
-                await self._give_up(partitions, timedelta(0), timedelta(0))
+                break_off(self.engine, [partition.number for partition in partitions])
+                self._forget(partitions)
             case Failed(error):
                 raise error
 
     def _at_end(self, partition: Partition, offset: int) -> None:
-        self._positions[partition] = max(offset, self._positions.get(partition, offset))
+        positions = self.intake.positions
+        positions[partition] = max(offset, positions.get(partition, offset))
         self.gate.at_end(partition)
 
     async def _give_up(self, partitions: Sequence[Partition], within: timedelta, safe_within: timedelta) -> None:
         """Partitions go: nothing more of them is begun, and their connections are closed before anything is read."""
         numbers = [partition.number for partition in partitions]
-        await self.engine.stop(numbers, within)
+        await stop(self.engine, numbers, within)
+        self._forget(partitions)
+        await settle(self.output, numbers, safe_within)
+
+    def _forget(self, partitions: Sequence[Partition]) -> None:
+        """Nothing of these partitions is worked on any more."""
         for partition in partitions:
             self.accumulator.drop(partition.number, Cause.REASSIGNED)
+            again = self.engine.release(partition.number)
+            if again is not None:
+                log.warning("%s@%d was not done in time; what was sent from there on is sent again", partition, again)
             self.gate.revoke(partition)
-            self._positions.pop(partition, None)
+            self.intake.positions.pop(partition, None)
             self._heard.discard(partition)
-            self._over.discard(partition)
+            self.intake.over.discard(partition)
             self._opening_ends.pop(partition, None)
         if self._opening is not None:
             self._opening = [taken for taken in self._opening if taken.partition not in partitions]
-        if safe_within:
-            await self.output.settle(numbers, safe_within)
 
     async def _tick(self) -> None:
         if self._opening is not None:
             await self._find_reference()
         self.gate.tick()
         if self.plan.until is not Until.NEVER and not self._opening:
-            for partition in self.gate.partitions - self._over:
+            for partition in self.gate.partitions - self.intake.over:
                 if self._has_ended(partition):
                     self._end(partition)
 
@@ -396,39 +360,20 @@ class Replay:
             self._at_end(partition, offset)
 
     async def _accept(self, records: Sequence[Taken]) -> None:
-        monotonic, over, is_spread = self.clock.monotonic, self._over, len(self._ends) > 1
-        until = self.plan.until if isinstance(self.plan.until, datetime) else None
-        ends = self._ends if self.plan.until is Until.LIVE else {}
         latest = self._bound_times()
-        since = monotonic()
-        for taken in records:
-            if monotonic() - since > AT_A_TIME:
-                # Requests fall due while records are read.
-                await asyncio.sleep(0)
-                since = monotonic()
-            partition = taken.partition
-            if over and partition in over:
-                continue
-            if ends and taken.offset >= ends.get(partition, 0):
-                # It came after the start, and may be due long after all that there was then.
-                self._end(partition)
-                continue
-            try:
-                stream = stream_of(taken.value)
-            except Unreadable as problem:
-                self._bury(taken, str(problem))
-                continue
-            if is_spread and taken.key != stream.connectionId.encode():
-                raise ScatteredCapture(self.plan.topic, taken.partition, taken.offset)
-            if until is not None and is_behind(stream, until) and when(stream.subStream[0]) <= latest:
-                self._end(partition)
-                continue
-            record = _Held(partition.number, taken.offset, taken.generation, self._free)
-            record.claim = taken.claim
-            self.accumulator.accept(record, stream)
-            self._positions[partition] = taken.offset + 1
+        await self._rest()
+        taken = self.intake.take(records, 0, latest)
+        while taken < len(records):
+            await asyncio.sleep(0)
+            taken = self.intake.take(records, taken, latest)
         self.gate.check({taken.partition for taken in records})
         self._tell_strays(records)
+
+    async def _rest(self) -> None:
+        """While there is enough to send, let it be sent."""
+        until = self.clock.monotonic() + REST_AT_MOST
+        while self.gate.has_enough and self.clock.monotonic() < until:
+            await asyncio.sleep(REST)
 
     def _tell_strays(self, records: Sequence[Taken]) -> None:
         new, self._strays = self.accumulator.strays - self._strays, self.accumulator.strays
@@ -448,27 +393,26 @@ class Replay:
 
     def _bury(self, taken: Taken, problem: str) -> None:
         self.buried += 1
-        self._positions[taken.partition] = taken.offset + 1
-        self.output.bury(taken, problem, lambda: self.member.done(taken.claim))
+        self.output.bury(taken, problem)
 
     def _write(self, work: Work) -> None:
         self.output.write(work)
 
-    def _free(self, record: Record) -> None:
-        assert isinstance(record, _Held)  # noqa: S101
-        self.member.done(record.claim)
-
     def _has_ended(self, partition: Partition) -> bool:
         if isinstance(self.plan.until, datetime):
             return self.gate.has_passed(partition, self.plan.until)
-        return self._positions.get(partition, -1) >= self._ends.get(partition, 0)
+        return self.intake.positions.get(partition, -1) >= self._ends.get(partition, 0)
 
     def _end(self, partition: Partition) -> None:
         """All is read of a partition that was to be: what is open stays as it is."""
-        self._over.add(partition)
+        self.intake.over.add(partition)
         self.gate.end(partition)
         self.accumulator.drop(partition.number, Cause.END)
 
+    def _is_all_read(self) -> bool:
+        owned, positions = self.gate.partitions, self.intake.positions
+        return owned >= self._ends.keys() and all(positions.get(p, -1) >= end for p, end in self._ends.items())
+
     def _is_at_end(self) -> bool:
         owned = self.gate.partitions
-        return bool(owned) and owned <= self._over
+        return bool(owned) and owned <= self.intake.over

@@ -13,19 +13,20 @@ from typing import NamedTuple
 
 from strandline.clock import Clock, SystemClock
 from strandline.core.pacing import Pace
-from strandline.replay.engine import Engine, Limits
+from strandline.replay.encoding import encode_result
+from strandline.replay.engine import Engine
 from strandline.replay.health import WhenDown
+from strandline.replay.limits import Limits
 from strandline.replay.outcomes import outcome_of
-from strandline.replay.results import WIDEST, encode_result
+from strandline.replay.results import WIDEST
 from strandline.replay.retries import DefaultRetry
-from strandline.replay.session import Work
 from strandline.replay.target import Target
 from strandline.replay.transforms import Transform
+from strandline.replay.work import Work
 from strandline.units import Nanos
 from strandline.wire.answers import Answer
 from strandline.wire.head import NAME_SIGN, VALUE_SIGN, WORD
-from strandline.wire.traffic_pb2 import TrafficStream
-from strandline.wire.transactions import Cause, ConnectionKey, Record, Transaction, _Connection
+from strandline.wire.transactions import Cause, ConnectionKey, Record, Transaction
 
 AHEAD = Nanos(10 * 1_000_000_000)
 """How far ahead of their time requests are taken."""
@@ -117,7 +118,7 @@ async def send_chosen(
 
 
 async def _feed(engine: Engine, batches: Iterator[Sequence[Chosen]], clock: Clock) -> None:
-    connections: dict[tuple[int, ConnectionKey], _Connection] = {}
+    connections: set[tuple[int, ConnectionKey]] = set()
     last = Nanos(0)
     taken = 0
     while (batch := await asyncio.to_thread(next, batches, None)) is not None:
@@ -128,7 +129,8 @@ async def _feed(engine: Engine, batches: Iterator[Sequence[Chosen]], clock: Cloc
             while engine.timeline.due(chosen.at) - clock.monotonic() > AHEAD or _is_full(engine):
                 engine.check()
                 await asyncio.sleep(TICK)
-            engine.on_request(_transaction(engine, chosen, connections))
+            engine.on_request(_transaction(engine, chosen))
+            connections.add((chosen.partition, chosen.key))
             last = chosen.at
     for partition, key in connections:
         engine.on_close(key, partition, last, Cause.CLOSED)
@@ -142,17 +144,11 @@ def _is_full(engine: Engine) -> bool:
     return engine.waiting_bytes > engine.limits.memory
 
 
-def _transaction(
-    engine: Engine, chosen: Chosen, connections: dict[tuple[int, ConnectionKey], _Connection]
-) -> Transaction:
+def _transaction(engine: Engine, chosen: Chosen) -> Transaction:
     """As the accumulator would have made it of a record that has the request and its answer."""
     record = Record(chosen.partition, chosen.offset, 0, _let_go)
     record.begun = chosen.ordinal
-    place = (chosen.partition, chosen.key)
-    connection = connections.get(place)
-    if connection is None:
-        connection = connections[place] = _Connection(chosen.key, record, TrafficStream())
-    transaction = Transaction(connection, record, engine.spools.make(), chosen.at)
+    transaction = Transaction(chosen.key, record, engine.spools.make(), chosen.at)
     transaction.packets.add(chosen.at, chosen.head + chosen.body)
     transaction.head, transaction.method = chosen.head, chosen.method
     transaction.is_complete = transaction.is_answered = True

@@ -12,12 +12,10 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from strandline.errors import TransformFailed
+from strandline.replay.connection import TargetConnection
 from strandline.replay.health import Refused
-from strandline.replay.spool import Spool
-from strandline.replay.target import TargetConnection
+from strandline.replay.work import Attempt, Work
 from strandline.units import Nanos
 from strandline.wire.answers import Answer
 from strandline.wire.transactions import ConnectionKey, Transaction
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from strandline.replay.engine import Engine
 
 
-NEVER = Nanos(0)
 AHEAD = Nanos(1_000_000_000)
 """So long before its first request is due, a connection is opened: to connect takes a while, with TLS a long one."""
 
@@ -59,43 +56,6 @@ class Phase(Enum):
 IDLE, WAITING, PARKED, QUEUED, CONNECTING, EXCHANGING, UNDECIDED, BACKING_OFF, CLOSED = Phase
 
 
-class Attempt(msgspec.Struct, gc=False):
-    """One sending of a request; times of the monotonic clock."""
-
-    sent: Nanos
-    ended: Nanos
-    answer: Answer | None
-    error: str | None
-
-
-class Work(msgspec.Struct, eq=False, gc=False):
-    """A request on its way. Nothing that it holds leads back to it."""
-
-    transaction: Transaction
-    spool: Spool
-    """The captured bytes."""
-    due: Nanos = NEVER
-    head: bytes = b""
-    """As it is sent."""
-    body: bytes | None = None
-    """As it is sent, None where it is the captured one."""
-    attempts: list[Attempt] = msgspec.field(default_factory=list)
-    refusals: int = 0
-    """How often the target did not take a connection for it."""
-    shortages: int = 0
-    """How often this machine could not make one."""
-    error: str | None = None
-    is_over: bool = False
-    is_left: bool = False
-    """Whether its records are kept for another run, whatever became of it in this one."""
-
-    @property
-    def answer(self) -> Answer | None:
-        """The target's last answer, if it is one."""
-        last = self.attempts[-1] if self.attempts else None
-        return last.answer if last is not None and last.error is None else None
-
-
 class Session:
     """Sends what one source connection sent, as far as it lies on one partition and came in one generation of it."""
 
@@ -114,6 +74,7 @@ class Session:
         """When the last piece goes out of the request that is on its way; if the source took long, so do we."""
         self._close_at: Nanos | None = None
         self._is_stopping = False
+        self._through, self._by = 0, Nanos(0)
 
     def add(self, work: Work) -> None:
         """Another request."""
@@ -128,16 +89,32 @@ class Session:
         if self.phase is IDLE:
             self._await_close()
 
-    def stop(self) -> None:
-        """Begin nothing more; be gone when what is on its way is over."""
+    def stop(self, through: int, by: Nanos) -> None:
+        """Begin nothing beyond this offset of the log, nor what is due later than this; be gone when the rest is over.
+
+        What others have sent behind a request that is left would be sent again by whoever goes on after us.
+        """
         self._is_stopping = True
-        if self.phase in {EXCHANGING, CLOSED}:
+        self._through, self._by = through, by
+        if self.phase is EXCHANGING or self.phase is CLOSED:
             return
+        if self.phase is UNDECIDED:
+            # No answer of the source makes a difference any more.
+            self._engine.undecided(-1)
+            self.phase = IDLE
         if self._queue and self._queue[0].attempts:
             # It has been sent: whoever goes on after us would send it again.
             self._over()
-        else:
+        elif self.phase is PARKED or not self._is_wanted():
             self.abort()
+
+    def _is_wanted(self) -> bool:
+        """Whether the next request is to be sent before we stop."""
+        if not self._queue:
+            return False
+        transaction = self._queue[0].transaction
+        due = max(self._engine.timeline.due(transaction.began), self.not_before)
+        return transaction.record.offset <= self._through and due <= self._by
 
     def abort(self) -> None:
         """Be gone at once."""
@@ -173,7 +150,7 @@ class Session:
     def _open_ahead(self) -> None:
         """Have a connection ready for the first request. Nobody hears of it if that fails: the request asks anew."""
         if self.phase is WAITING and self._connection is None and self._connecting is None and self._engine.may_send():
-            self._connecting = self._engine.spawn(self._connect())
+            self._connect()
 
     def _on_time(self) -> None:
         if self.phase is WAITING:
@@ -190,6 +167,9 @@ class Session:
             self.phase = QUEUED
 
     def _park(self) -> None:
+        if self._is_stopping:
+            self.abort()
+            return
         self.phase = PARKED
         self._engine.leave.park(self._wake)
 
@@ -205,31 +185,32 @@ class Session:
         else:
             self.phase = CONNECTING
             if self._connecting is None:
-                self._connecting = self._engine.spawn(self._connect())
+                self._connect()
 
-    async def _connect(self) -> None:
+    def _connect(self) -> None:
         engine = self._engine
-        try:
-            connection = await engine.target.connect(
-                lambda: TargetConnection(
-                    engine.clock, engine.alarms, engine.may_send, engine.leave.park, engine.spools.count
-                )
-            )
-        except (OSError, TimeoutError) as error:
-            self._connecting = None
-            if self.phase is CONNECTING:
-                self._refused(error)
+        self._connecting = engine.spawn(engine.target.reach(self._make, self._connected, self._not_connected))
+
+    def _make(self) -> TargetConnection:
+        engine = self._engine
+        return TargetConnection(engine.clock, engine.alarms, engine.may_send, engine.leave.park, engine.spools.count)
+
+    def _connected(self, connection: TargetConnection) -> None:
+        self._connecting = None
+        self._connection = connection
+        if self.phase is not CONNECTING:
+            return
+        if self._engine.may_send():
+            self._send(connection)
         else:
-            self._connecting = None
-            self._connection = connection
-            if self.phase is not CONNECTING:
-                return
-            if engine.may_send():
-                self._send(connection)
-            else:
-                # It took long to connect, and we may have stood still meanwhile.
-                self._free_slot()
-                self._park()
+            # It took long to connect, and we may have stood still meanwhile.
+            self._free_slot()
+            self._park()
+
+    def _not_connected(self, error: OSError | TimeoutError) -> None:
+        self._connecting = None
+        if self.phase is CONNECTING:
+            self._refused(error)
 
     def _refused(self, error: OSError | TimeoutError) -> None:
         work = self._queue[0]
@@ -261,16 +242,27 @@ class Session:
         """The request cannot be sent at all."""
         work.error = problem
         # Not at once: thousands that fail one after the other would be one deep call.
-        self._engine.loop.call_soon(self._over)
+        self._engine.loop.call_soon(self._failed, work)
+
+    def _failed(self, work: Work) -> None:
+        # Who stops the session may have put it aside by now, and begun the next.
+        if self.head is work:
+            self._over()
 
     def give_up(self, problem: str) -> None:
         """Wait for the target's answer no longer."""
         if self.phase is EXCHANGING and self._connection is not None:
             self._connection.fail(problem)
 
+    def break_off_unsent(self) -> None:
+        """Have nothing more go out of a request that the kernel does not have whole; whether to send again is asked."""
+        if self.phase is EXCHANGING and self._connection is not None and self._connection.has_unsent:
+            self._connection.fail("this process stood still before the request was sent whole")
+
     def _answered(self, answer: Answer | None, error: str | None) -> None:
         work = self._queue[0]
         work.attempts.append(Attempt(self._began, self._engine.clock.monotonic(), answer, error))
+        work.answer = answer if error is None else None
         if answer is not None:
             self._engine.waiting_bytes += work.spool.keep_too(len(answer.head) + len(answer.body))
         self._free_slot()
@@ -304,7 +296,7 @@ class Session:
             return
         self._free_slot()
         self._engine.over(self._queue.popleft())
-        if self._is_stopping:
+        if self._is_stopping and not self._is_wanted():
             if self.phase is EXCHANGING:
                 # Its exchange has ended, and the next was never begun.
                 self.phase = IDLE

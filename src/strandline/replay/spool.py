@@ -4,68 +4,14 @@ What is on disk costs no memory but its place, so reading can always go on: a re
 which only more reading can bring about.
 """
 
-import os
-import tempfile
 from pathlib import Path
-from typing import NamedTuple
 
-import msgspec
-
+from strandline.replay.pieces import OnDisk, Piece, Segment
 from strandline.units import Nanos
 
 SEGMENT = 64 << 20
 OVERHEAD = 2_000
 """What a request takes beside its bytes, about."""
-
-
-class _Segment:
-    """A file without a name, which is gone when nothing in it is wanted any more."""
-
-    __slots__ = ("_fd", "_users", "size")
-
-    def __init__(self, directory: Path | None) -> None:
-        self._fd, path = tempfile.mkstemp(prefix="strandline-spool-", dir=directory)
-        Path(path).unlink()
-        self._users = 1
-        self.size = 0
-
-    def append(self, data: bytes) -> int:
-        start = self.size
-        view = memoryview(data)
-        while view:
-            written = os.pwrite(self._fd, view, self.size)
-            self.size += written
-            view = view[written:]
-        self._users += 1
-        return start
-
-    def read(self, start: int, length: int) -> bytes:
-        return os.pread(self._fd, length, start)
-
-    def release(self) -> None:
-        self._users -= 1
-        if not self._users:
-            os.close(self._fd)
-
-
-class _OnDisk(NamedTuple):
-    segment: _Segment
-    start: int
-    length: int
-
-
-class Piece(msgspec.Struct, frozen=True, gc=False):
-    """Bytes that came together, and when."""
-
-    at: Nanos
-    size: int
-    place: bytes | _OnDisk
-
-    def load(self) -> bytes:
-        """The bytes."""
-        if isinstance(self.place, bytes):
-            return self.place
-        return self.place.segment.read(self.place.start, self.place.length)
 
 
 class Spools:
@@ -76,7 +22,7 @@ class Spools:
         self.in_memory = 0
         self.on_disk = 0
         self._directory = directory
-        self._segment: _Segment | None = None
+        self._segment: Segment | None = None
 
     def make(self) -> "Spool":
         """The place for a new request."""
@@ -88,15 +34,15 @@ class Spools:
         self.in_memory += size
         return self.in_memory < self.max_bytes
 
-    def spill(self, data: bytes) -> _OnDisk:
+    def spill(self, data: bytes) -> OnDisk:
         """Put bytes on disk."""
         segment = self._segment
         if segment is None or segment.size >= SEGMENT:
             if segment is not None:
                 segment.release()
-            segment = self._segment = _Segment(self._directory)
+            segment = self._segment = Segment(self._directory)
         self.on_disk += len(data)
-        return _OnDisk(segment, segment.append(data), len(data))
+        return OnDisk(segment, segment.append(data), len(data))
 
     def close(self) -> None:
         """Nothing is written any more."""

@@ -8,14 +8,16 @@ from datetime import datetime
 
 import msgspec
 
-from strandline.core.frontier import Oldest
+from strandline.core.oldest import Oldest
 from strandline.kafka.partition import Partition
 from strandline.kafka.progress import Progress
 from strandline.replay.engine import Engine
-from strandline.replay.session import Phase, Work
+from strandline.replay.session import Phase
 from strandline.replay.timeline import date_of
+from strandline.replay.work import Work
 from strandline.units import Nanos
-from strandline.wire.transactions import Accumulator, Transaction
+from strandline.wire.accumulator import Accumulator
+from strandline.wire.transactions import Transaction
 
 EARLIER = "the requests before it on its connection"
 REST = "the rest of the request"
@@ -132,7 +134,7 @@ def status_of(
         requests=engine.counters.ours,
         sent=engine.counters.sent,
         per_second=per_second,
-        source_time=date_of(reached),
+        source_time=date_of(engine.timeline.shown()),
         late_p50_ms=late.quantile(0.5) / 1e6,
         late_p99_ms=late.quantile(0.99) / 1e6,
         on_their_way=engine.in_flight,

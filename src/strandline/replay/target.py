@@ -1,39 +1,22 @@
-"""Connections to the target: one request out and its answer in, one at a time, bytes as they are."""
+"""Where requests go: the address of the target, and connections to it."""
 
 import asyncio
 import re
 import socket
 import ssl
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar, cast
+from collections.abc import Callable
+from typing import TypeVar
 from urllib.parse import urlsplit
 
-from strandline.clock import Clock
 from strandline.errors import OptionError
-from strandline.replay.alarms import Alarms
-from strandline.units import Nanos
-from strandline.wire.answers import Answer, Count, Gathering
+from strandline.replay.connection import TargetConnection
 
 CONNECT_WITHIN = 10.0
-WRITE_BUFFER = 64 << 10
-"""What is given to a connection and not yet to the kernel, at most, beside one piece."""
 ADDRESS = re.compile(r"[0-9.]+|.*:.*")
 """What needs not be looked up."""
-CLOSES = re.compile(rb"\nconnection[ \t]*:[^\r\n]*\bclose\b", re.IGNORECASE)
 
 
 P = TypeVar("P", bound=asyncio.Protocol)
-
-
-class Later(NamedTuple):
-    """A piece of a request that is due after its beginning."""
-
-    due: Nanos
-    load: Callable[[], bytes]
-
-
-Done = Callable[[Answer | None, str | None], None]
-"""Called once for each request: with its answer, with what went wrong, or with both when the answer is incomplete."""
 
 
 class Target:
@@ -59,6 +42,11 @@ class Target:
             raise OptionError(f"target '{url}' is not like http://host:port or https://host:port")
         self.url = url.rstrip("/")
         self.host = parts.hostname
+        try:
+            # As it is looked up.
+            self.host.encode("idna")
+        except UnicodeError:
+            raise OptionError(f"target '{url}' has no host that can be") from None
         self.is_secure = parts.scheme == "https"
         self.port = port or (443 if self.is_secure else 80)
         self.authority = parts.netloc
@@ -66,10 +54,24 @@ class Target:
         self._tls = (tls or ssl.create_default_context()) if self.is_secure else None
         self._looking: asyncio.Task[list[str]] | None = None
 
-    async def connect(self, make: Callable[[], "TargetConnection"]) -> "TargetConnection":
+    async def connect(self, make: Callable[[], TargetConnection]) -> TargetConnection:
         """A new connection, with TLS if the target wants it."""
         _, connection = await self._open(make)
         return connection
+
+    async def reach(
+        self,
+        make: Callable[[], TargetConnection],
+        made: Callable[[TargetConnection], None],
+        refused: Callable[[OSError | TimeoutError], None],
+    ) -> None:
+        """The same, told to who asked for it."""
+        try:
+            connection = await self.connect(make)
+        except (OSError, TimeoutError) as error:
+            refused(error)
+        else:
+            made(connection)
 
     async def try_connection(self) -> None:
         """Connect and close again; an OSError if that is not possible."""
@@ -82,11 +84,16 @@ class Target:
     async def _open(self, make: Callable[[], P]) -> tuple[asyncio.Transport, P]:
         loop = asyncio.get_running_loop()
         name = self.host if self.is_secure else None
-        async with asyncio.timeout(CONNECT_WITHIN):
+        until = loop.time() + CONNECT_WITHIN
+        async with asyncio.timeout_at(until):
             *others, last = await self._addresses()
-            for address in others:
+            for left, address in zip(range(len(others) + 1, 1, -1), others, strict=True):
                 try:
-                    return await loop.create_connection(make, address, self.port, ssl=self._tls, server_hostname=name)
+                    # A share of the time: one that says nothing is not to keep the others from being tried.
+                    async with asyncio.timeout((until - loop.time()) / left):
+                        return await loop.create_connection(
+                            make, address, self.port, ssl=self._tls, server_hostname=name
+                        )
                 except ssl.SSLError:
                     raise
                 except OSError:
@@ -111,128 +118,3 @@ class Target:
         if not looking.cancelled():
             # Those who wait are told; perhaps none of them has waited for so long.
             looking.exception()
-
-
-class TargetConnection(asyncio.Protocol):
-    """Sends a request in its pieces, each at its time, and gathers the answer."""
-
-    def __init__(
-        self,
-        clock: Clock,
-        alarms: Alarms,
-        may_write: Callable[[], bool],
-        park: Callable[[Callable[[], None]], None],
-        count: Count | None = None,
-    ) -> None:
-        self._clock = clock
-        self._alarms = alarms
-        self._may_write = may_write
-        self._park = park
-        self._gathering = Gathering(count=count)
-        self._transport: asyncio.Transport | None = None
-        self._later: Sequence[Later] = ()
-        self._next = 0
-        self._is_full = False
-        self._done: Done | None = None
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether another request may be sent on it."""
-        return self._transport is not None and self._done is None and not self._transport.is_closing()
-
-    def send(self, first: bytes, later: Sequence[Later], method: bytes, keep: int, done: Done) -> None:
-        """Send a request: its first piece now, the others when they are due."""
-        assert self._transport is not None  # noqa: S101  (`is_usable` was asked)
-        self._done = done
-        self._gathering.expect(method, keep)
-        self._later, self._next = later, 0
-        self._transport.write(first)
-        if later:
-            self.go_on()
-
-    def go_on(self) -> None:
-        """Write what is due, unless the target is too slow; then go on when it has taken what it has."""
-        while self._done is not None and self._next < len(self._later) and not self._is_full:
-            piece = self._later[self._next]
-            if piece.due > self._clock.monotonic():
-                self._alarms.at(piece.due, self.go_on)
-                return
-            if not self._may_write():
-                self._park(self.go_on)
-                return
-            if self._transport is None:
-                return
-            self._next += 1
-            self._transport.write(piece.load())
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's is one without being derived from it.
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
-
-    def pause_writing(self) -> None:
-        self._is_full = True
-
-    def resume_writing(self) -> None:
-        self._is_full = False
-        self.go_on()
-
-    def data_received(self, data: bytes) -> None:
-        if self._done is None:
-            # Nobody asked.
-            self.close()
-            return
-        gathering = self._gathering
-        stop = gathering.feed(data, 0, self._clock.monotonic())
-        if not gathering.is_http:
-            self.close()
-            self._finish(gathering.end(), "the answer is not HTTP/1")
-        elif gathering.complete:
-            answer = gathering.end()
-            is_last = stop < len(data) or self._next < len(self._later) or gathering.is_opaque
-            if is_last or answer is None or answer.head.startswith(b"HTTP/1.0") or CLOSES.search(answer.head):
-                self.close()
-            self._finish(answer, None)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        if self._done is None:
-            return
-        answer = self._gathering.end()
-        if answer is not None and answer.complete:
-            self._finish(answer, None)
-        else:
-            how = "closed" if exc is None else f"broke ({exc})"
-            what = "before it answered" if answer is None else "in the middle of its answer"
-            self._finish(answer, f"the target {how} the connection {what}")
-
-    def fail(self, problem: str) -> None:
-        """Wait for the answer no longer."""
-        done, answer = self._done, self._gathering.end()
-        self.abort()
-        self._done = done
-        self._finish(answer, problem)
-
-    def _finish(self, answer: Answer | None, problem: str | None) -> None:
-        done, self._done = self._done, None
-        self._later = ()
-        self._gathering.drop()
-        if done is not None:
-            done(answer, problem)
-
-    def close(self) -> None:
-        """Say good-bye."""
-        if self._transport is None:
-            return
-        if self._transport.get_write_buffer_size():
-            # It was answered before it was read, and may never be: to wait for that could take for ever.
-            self._transport.abort()
-        else:
-            self._transport.close()
-
-    def abort(self) -> None:
-        """Be gone at once; nobody is told."""
-        self._done = None
-        self._gathering.drop()
-        if self._transport is not None:
-            self._transport.abort()

@@ -74,6 +74,10 @@ class Timeline:
             return None
         return self._pace.source_at(self._clock.monotonic() if self._stopped is None else self._stopped)
 
+    def shown(self) -> Nanos | None:
+        """The same to be shown; None also where all is due at once: then it says nothing of what has been sent."""
+        return None if self.is_free else self.reached()
+
     def stop(self) -> None:
         """Stand still."""
         if self._stopped is None:

@@ -13,7 +13,8 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from strandline.replay.engine import UNSENT, Engine, spool_of
 from strandline.replay.retries import verdict
-from strandline.replay.session import Place, Session, Work, place_of
+from strandline.replay.session import Place, Session, place_of
+from strandline.replay.work import Work
 from strandline.units import Nanos
 from strandline.wire.transactions import Cause, Transaction
 

@@ -3,30 +3,18 @@
 A request whose body no step changes goes out in the packets in which it came. One that a step cannot make fails alone.
 """
 
-from typing import Annotated, Protocol
-
-import msgspec
+from typing import Protocol
 
 from strandline.clock import Clock, SystemClock
-from strandline.config import Section
 from strandline.errors import MalformedBody, OptionError, StrandlineError, TransformFailed
 from strandline.replay import steps
-from strandline.replay.auth import AuthChoice, build_auth
+from strandline.replay.auth import build_auth
+from strandline.replay.changes import TransformConfig
 from strandline.replay.steps import FRAMING, Request
 from strandline.wire.body import packed, unchunked, unpacked
 from strandline.wire.head import Head, request_line, splice_host
 
-MAX_BODY = 10 << 20
 MAX_REASON = 500
-
-
-class TransformConfig(Section, frozen=True, kw_only=True):
-    """What a configuration file says about the requests to send."""
-
-    transforms: list[steps.StepConfig] = msgspec.field(default_factory=list)
-    auth: AuthChoice = "pass"
-    max_body: Annotated[int, msgspec.Meta(ge=1)] = MAX_BODY
-    """Of the body that a step must see, in bytes, packed and unpacked."""
 
 
 class BodySource(Protocol):
@@ -118,12 +106,12 @@ def _framing(head: Head) -> list[list[str]]:
     return [head.all(name) for name in FRAMING]
 
 
-def _checked(request: Request) -> Request:
+def _checked(made: object) -> Request:
     """What a step gave, if it can be sent."""
-    kinds = (isinstance(request, Request), isinstance(getattr(request, "headers", None), Head))
-    if not all(kinds) or not isinstance(request.body, bytes):
+    head, body = getattr(made, "headers", None), getattr(made, "body", None)
+    if not (isinstance(made, Request) and isinstance(head, Head) and isinstance(body, bytes)):
         raise ValueError("it gave no Request with a Head and a body of bytes")
-    return request
+    return made
 
 
 def _frame(request: Request) -> bytes:

@@ -11,20 +11,8 @@ from typing import Any
 import msgspec
 
 from strandline.errors import MalformedBody, MalformedHead
-from strandline.replay.results import (
-    ENCODER,
-    MAX_ATTEMPTS,
-    WIDEST,
-    Attempt,
-    Limits,
-    Message,
-    Outcome,
-    body_text,
-    cut_text,
-    encode_bounded,
-    ends,
-    held,
-)
+from strandline.replay.encoding import ENCODER, body_text, cut_text, encode_bounded, ends, held
+from strandline.replay.results import MAX_ATTEMPTS, WIDEST, Attempt, Limits, Message, Outcome
 from strandline.units import Nanos
 from strandline.wire.body import unchunked, unpacked
 from strandline.wire.head import Head, request_line, status_of

@@ -6,11 +6,13 @@ from hashlib import blake2b
 
 import msgspec
 
-from strandline.report.bodies import read_bodies
+from strandline.core.fields import Rule, rules_of, without
+from strandline.report.bodies import Body, Cut, Document, read_bodies
 from strandline.report.differences import Differences, Found
 from strandline.report.endpoints import shape
 from strandline.report.exchange import Exchange, Message
 from strandline.report.rules import Rules
+from strandline.wire.redaction_mark import NAME, OF_BODY, read_mark
 
 # What an answer may depend on, beside the first line and the body.
 ASKED_BY = ("authorization", "cookie", "accept", "accept-encoding", "accept-language", "range", "content-type")
@@ -51,14 +53,31 @@ def compare(exchange: Exchange, rules: Rules) -> Compared:
 
 
 def _compare_content(source: Message, target: Message, found: Differences) -> bool:
-    """Compare headers and bodies; whether that could be done. Of a cut head or answer only the bytes there count."""
+    """Compare headers and bodies; whether that could be done. Of a cut head or answer only the bytes there count.
+
+    What the capture's redaction has changed is not what the source said, so it is compared with nothing.
+    """
+    headers, others = headers_of(source.head), headers_of(target.head)
+    redacted = read_mark(headers.get(NAME))
     if source.head_length is None and target.head_length is None and source.head != target.head:
-        found.headers(headers_of(source.head), headers_of(target.head))
-    if source.complete is False:
+        unsaid = redacted.headers | (OF_BODY if redacted.has_other_body else set()) | {NAME}
+        found.headers(*({name: told[name] for name in told.keys() - unsaid} for told in (headers, others)))
+    if source.complete is False or redacted.is_left_out:
         return False
-    if not _is_same_body(source, target):
-        found.bodies(*read_bodies(source, headers_of(source.head), target, headers_of(target.head)))
+    if _is_same_body(source, target):
+        return True
+    bodies = read_bodies(source, headers, target, others)
+    if redacted.fields:
+        if any(isinstance(body, Cut) for body in bodies):
+            return False
+        rules = rules_of(redacted.fields)
+        bodies = _without(bodies[0], rules), _without(bodies[1], rules)
+    found.bodies(*bodies)
     return True
+
+
+def _without(body: Body, rules: Sequence[Rule]) -> Body:
+    return Document(without(body.value, rules)) if isinstance(body, Document) else body
 
 
 def _is_same_body(source: Message, target: Message) -> bool:

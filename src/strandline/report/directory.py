@@ -10,6 +10,8 @@ from pathlib import Path
 from strandline.errors import OptionError, StrandlineError
 
 LOCK = ".lock"
+WORK = ".work"
+"""Where a report is being made."""
 TABLES = "tables"
 SUMMARY = "summary.json"
 PAGE = "report.html"
@@ -36,6 +38,8 @@ def held(out: Path) -> Iterator[None]:
         try:
             yield
         finally:
+            # Tasks of Spark that were cancelled write on for a moment: what they left goes when Spark is gone.
+            shutil.rmtree(out / WORK, ignore_errors=True)
             (out / LOCK).unlink(missing_ok=True)
             if is_new:
                 with suppress(OSError):

@@ -27,10 +27,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from strandline.errors import StrandlineError
+from strandline.locks import try_lock
 from strandline.spark.session import configured, launch
 from strandline.spark.starting import JAVA_OPTIONS, PREPARING, archive_path, given_up
 from strandline.stack.cache import cache_dir
-from strandline.stack.locks import try_lock
 
 WITHIN = timedelta(minutes=10).total_seconds()
 LOOK_EVERY = 0.1

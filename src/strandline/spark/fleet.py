@@ -16,6 +16,7 @@ from threading import Event, Thread
 from typing import Any, TypeVar
 
 from strandline.clock import SystemClock
+from strandline.core.spark_master import check_master
 from strandline.errors import KafkaError, StrandlineError, UsageError
 from strandline.kafka.eviction import evict
 from strandline.replay.beginning import Span, find_span, first_time, send_group_to, where_group_is
@@ -26,6 +27,7 @@ from strandline.replay.replay import SAFE_AT_END
 from strandline.replay.roster import Roster
 from strandline.spark.member import Errand, run_member
 from strandline.spark.places import Places, check_workers, local_slots
+from strandline.spark.refusal import reason_in
 from strandline.units import nanos
 
 NAME = "strandline replay"
@@ -87,7 +89,7 @@ class Fleet:
     async def run(self, show: Callable[[Roster], None]) -> None:
         """Replay; `show` is called a few times a second. Raises what makes it impossible to go on."""
         plan, settings = self.plan, self._settings
-        slots = local_slots(plan.master)
+        slots = local_slots(check_master(plan.master))
         span = await find_span(settings.kafka, settings.topic, settings.start)
         if slots is not None:
             check_workers(plan.workers, slots=slots, partitions=len(span.ends), master=plan.master)
@@ -187,10 +189,7 @@ def _run_job(places: Places, errand: Errand, workers: int) -> list[bytes]:
     try:
         found: list[bytes] = tasks.mapPartitionsWithIndex(_Task(errand)).collect()
     except Exception as error:
-        # What py4j raises quotes the JVM at length; one line of it says which task failed last, and why.
-        said = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
-        problem = next((line for line in said if "Lost task" in line), said[0])
-        raise StrandlineError(f"Spark gave the run up: {problem[:500]}") from error
+        raise StrandlineError(f"Spark gave the run up: {reason_in(str(error)) or repr(error)}") from error
     return found
 
 

@@ -4,7 +4,7 @@ A task that is run again sends its rows again, with the same ids. With a lease, 
 it sends, and asks it before every request: a task of an earlier leader, batch or attempt sends nothing more.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from strandline.cdc.fence import Fence
-from strandline.cdc.figures import Figures, tell
+from strandline.cdc.figures import Figures, summed, tell
 from strandline.cdc.kinesis import Sender
 from strandline.cdc.sending import FOREVER, Sent
 from strandline.errors import OptionError
@@ -93,19 +93,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def figures_of(epoch: int, told: Sequence[Delivered]) -> Figures:
     """The figures of an epoch, of those of its tasks."""
-    sent = [each.sent for each in told]
     newest = max((each.committed for each in told if each.committed is not None), default=None)
-    return Figures(
-        epoch=epoch,
-        records=sum(each.records for each in sent),
-        bytes=sum(each.bytes for each in sent),
-        requests=sum(each.requests for each in sent),
-        retried=sum(each.retried for each in sent),
-        throttled=sum(each.throttled for each in sent),
-        dead_lettered=sum(each.dead_lettered for each in sent),
-        hottest_per_s=max((each.hottest_per_s for each in sent), default=0.0),
-        delay_s=None if newest is None else (datetime.now(UTC) - newest).total_seconds(),
-    )
+    delay = None if newest is None else (datetime.now(UTC) - newest).total_seconds()
+    return summed(epoch, [each.sent for each in told], delay_s=delay)
 
 
 def deliver(rows: Iterator[pa.RecordBatch], options: SinkOptions) -> Delivered:
@@ -158,7 +148,7 @@ def sender_of(options: SinkOptions) -> Sender:
     )
 
 
-def in_order(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def in_order(batches: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
     """The batches, as they are. Raises OptionError where ids do not rise: the order of a key would be lost."""
     last = (-1, -1)
     for batch in batches:

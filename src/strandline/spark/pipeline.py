@@ -1,11 +1,12 @@
 """The pipeline of `strandline cdc`: changes of Postgres into Kinesis, as one query of Spark, for as long as we lead."""
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext
@@ -17,6 +18,7 @@ from strandline.cdc.config import CdcConfig
 from strandline.cdc.lease import Leadership
 from strandline.cdc.snapshot import HeldSnapshot, take_again
 from strandline.cdc.snapshot_record import SnapshotRecord
+from strandline.core.spark_master import is_local
 from strandline.errors import (
     CannotReplicate,
     ChangesLost,
@@ -31,10 +33,13 @@ from strandline.errors import (
 )
 from strandline.spark.kinesis import Kinesis
 from strandline.spark.postgres_wal import PostgresWal
-from strandline.spark.refusal import own_words
-from strandline.spark.session import opened
+from strandline.spark.refusal import own_words, reason_in
+from strandline.spark.session import jvm_of, opened
 from strandline.spark.snapshot import Snapshot
 from strandline.spark.starting import JAVA_OPTIONS
+
+if TYPE_CHECKING:
+    import subprocess
 
 LOOK_EVERY = 0.1
 # What the sink takes of a row: the others would be turned from columns to rows and back for nothing.
@@ -52,12 +57,14 @@ OPTIONS = {
 }
 # What is on its way when we are told to stop is sent to its end, unless that takes longer.
 STOP_WITHIN_MS = 10_000
+# Then Spark has ended, or its JVM is killed: it may not answer any more, and whoever asks it waits without an end.
+END_WITHIN_S = 60.0
 
 # What somebody has to mend before it is worth another try.
 LASTING = {
     error.__name__
     for error in (
-        CannotReplicate, ChangesLost, DeadLetterFailed, MalformedChange, OptionError, SpillFailed, StreamRefused,
+        CannotReplicate, ChangesLost, DeadLetterFailed, MalformedChange, SpillFailed, StreamRefused,
     )
 }  # fmt: skip
 
@@ -79,16 +86,18 @@ def publish(
     """Publish until told to stop, the rows of a snapshot first where there is one.
 
     Raises NotLeading when another leads, or what the query ended with. Each epoch is told as Spark tells it; `figures`
-    is where the sink tells what became of it.
+    is where it is told what became of it.
     """
     options = {**OPTIONS, **config.spark.settings, "spark.sql.streaming.stopTimeout": str(STOP_WITHIN_MS)}
     sources = (PostgresWal, Kinesis)
     with (
+        ended_in_time(lambda: leadership.lost.is_set() or stop.is_set()) as watched,
         opened("strandline cdc", master=config.spark.master, options=options, sources=sources) as spark,
         _in_our_words(),
     ):
+        watched(jvm_of(spark.sparkContext))
         if snapshot is not None:
-            send_rows(spark.sparkContext, config, snapshot, leadership, stop, say=say)
+            send_rows(spark.sparkContext, config, snapshot, leadership, stop, say=say, figures=figures)
         failures = 0
         while not stop.is_set():
             query = _begun(spark, config, leadership, figures)
@@ -104,6 +113,30 @@ def publish(
                 query.stop()
 
 
+@contextmanager
+def ended_in_time(
+    is_over: Callable[[], bool], within: float = END_WITHIN_S
+) -> Iterator[Callable[["subprocess.Popen[bytes]"], None]]:
+    """Kills a process that it is told of where this has not ended so many seconds after all was to be over."""
+    has_ended = Event()
+
+    def watch(process: "subprocess.Popen[bytes]") -> None:
+        while not has_ended.wait(LOOK_EVERY):
+            if is_over():
+                if not has_ended.wait(within):
+                    log.warning("Spark's JVM has not ended within %g s, and is killed", within)
+                    process.kill()
+                return
+
+    def begin(process: "subprocess.Popen[bytes]") -> None:
+        threading.Thread(target=watch, args=(process,), name="strandline-jvm", daemon=True).start()
+
+    try:
+        yield begin
+    finally:
+        has_ended.set()
+
+
 def send_rows(
     context: SparkContext,
     config: CdcConfig,
@@ -112,6 +145,7 @@ def send_rows(
     stop: Event,
     *,
     say: Callable[[str], None],
+    figures: str | None = None,
 ) -> None:
     """Send the rows that are there: under the snapshot given and, where it is lost, the rest under another.
 
@@ -123,7 +157,7 @@ def send_rows(
     while True:
         try:
             with held, _in_our_words():
-                Snapshot(context, config, held, leadership).send(stop, say)
+                Snapshot(context, config, held, leadership).send(stop, say, figures)
             return
         except SnapshotLost as error:
             before, state = finished, record.state()
@@ -140,7 +174,9 @@ def send_rows(
 
 def _begun(spark: SparkSession, config: CdcConfig, leadership: Leadership, figures: str | None) -> StreamingQuery:
     source = spark.readStream.format("postgres_wal").option("columns", ",".join(WANTED))
-    rows = source.options(**config.source_options(leadership.number)).load()
+    driver = spark.sparkContext.getConf().get("spark.driver.host")
+    options = {**config.source_options(leadership.number), **served_at(config.spark.master, driver)}
+    rows = source.options(**options).load()
     return (
         rows.writeStream.format("kinesis")
         .options(**config.sink_options(leadership.number, figures))
@@ -149,12 +185,17 @@ def _begun(spark: SparkSession, config: CdcConfig, leadership: Leadership, figur
     )
 
 
+def served_at(master: str, driver: str | None) -> dict[str, str]:
+    """Where tasks fetch their rows: at loopback, unless they run on other machines."""
+    return {} if is_local(master) or driver is None else {"serveAt": driver}
+
+
 def _watch(query: StreamingQuery, leadership: Leadership, stop: Event, tell: Tell) -> None:
     told = -1
     while not stop.wait(LOOK_EVERY):
         leadership.check()
         if not query.isActive:
-            raise _cause(str(query.exception() or "nothing was told"))
+            raise cause(str(query.exception() or "nothing was told"))
         last = query.lastProgress
         if last is not None and last["batchId"] != told:
             # Short epochs may have passed between two looks.
@@ -175,12 +216,14 @@ def _in_our_words() -> Iterator[None]:
     except Py4JNetworkError:
         raise
     except (PySparkException, Py4JError) as error:
-        raise _cause(str(error)) from error
+        raise cause(str(error)) from error
 
 
-def _cause(told: str) -> StrandlineError:
+def cause(told: str) -> StrandlineError:
     """What ended a query or a job, in our own words where Spark quotes them."""
-    name, line = own_words(told) or ("", told.strip().partition("\n")[0][:500])
+    name, line = own_words(told) or ("", reason_in(told))
     if name == SnapshotLost.__name__:
         return SnapshotLost(line)
+    if name == OptionError.__name__:
+        return OptionError(line)
     return StrandlineError(line) if name in LASTING else PublishingEnded(line)

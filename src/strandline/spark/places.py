@@ -2,7 +2,6 @@
 
 import os
 import re
-import tempfile
 import time
 import zipfile
 from collections.abc import Mapping
@@ -11,10 +10,12 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from strandline.core.spark_master import is_local
 from strandline.errors import OptionError, StrandlineError
 from strandline.spark.member import SUPERVISOR
-from strandline.spark.session import configured, is_local, launch
+from strandline.spark.session import configured, launch
 from strandline.spark.starting import JAVA_OPTIONS
+from strandline.temporary import Temporary
 
 MOST_FAILURES = 100
 """So often each task is started anew before Spark gives the run up."""
@@ -59,18 +60,18 @@ class Places:
         # Only a master that is written so starts a task anew in local mode.
         self.master = master if slots is None else f"local[{slots},{MOST_FAILURES}]"
         self._conf = configured(name, self.master, {**FOR_A_QUIET_DRIVER, **options, **FOR_LONG_TASKS})
-        self._directory = tempfile.TemporaryDirectory(prefix="strandline-fleet-", ignore_cleanup_errors=True)
+        self._temporary = Temporary("fleet")
 
     def open(self) -> None:
         """Start it; to be closed then."""
-        self.context = launch(self._conf, Path(self._directory.name, "spark.log"))
+        self.context = launch(self._conf, self._temporary.path / "spark.log")
         if not is_local(self.master):
-            self.context.addPyFile(str(archived(Path(self._directory.name))))
+            self.context.addPyFile(str(archived(self._temporary.path)))
 
     def close(self) -> None:
         """Stop it."""
         self.context.stop()
-        self._directory.cleanup()
+        self._temporary.close()
 
     @property
     def host(self) -> str:

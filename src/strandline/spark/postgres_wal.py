@@ -5,6 +5,7 @@ is told of an epoch only when Spark asks for the next: by then it has noted that
 be read again after a crash is read in a task, before the reader on the driver opens anything.
 """
 
+import dataclasses
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -17,16 +18,24 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
 from strandline.cdc.acknowledged import acknowledged
-from strandline.cdc.changes import Changes, ChangeSettings
+from strandline.cdc.changes import Changes
 from strandline.cdc.keeper import Keeper
 from strandline.cdc.mark import Mark
 from strandline.cdc.publication import check_publications, full_keys
 from strandline.cdc.rows import told_as
 from strandline.cdc.session import Session
 from strandline.cdc.shelf import Place, Shelf, fetch
-from strandline.cdc.slot import SlotIdentity, beyond, check_server, check_slot, look
+from strandline.cdc.slot import SlotIdentity, beyond, check_server, checked, look
 from strandline.clock import SystemClock
-from strandline.errors import CannotReplicate, ConnectionLost, PostgresError, PostgresUnreachable, SlotBusy
+from strandline.errors import (
+    CannotReplicate,
+    ConnectionLost,
+    PostgresError,
+    PostgresHindered,
+    PostgresUnreachable,
+    RollbackUnclear,
+    SlotBusy,
+)
 from strandline.spark.wal_options import WalOptions
 from strandline.spark.worker import settle
 from strandline.units import Nanos, nanos
@@ -35,7 +44,7 @@ WAIT_S = 0.2
 REST_S = 0.5
 GIVE_UP_AFTER = nanos(timedelta(seconds=60))
 # Postgres may be away for a while, and gives a slot up only after its own time-out.
-PASSING = (ConnectionLost, PostgresUnreachable, SlotBusy)
+PASSING = (ConnectionLost, PostgresHindered, PostgresUnreachable, SlotBusy)
 
 log = logging.getLogger(__name__)
 clock = SystemClock()
@@ -87,11 +96,13 @@ class WalReader(DataSourceStreamReader):
             check_publications(session, options.publications)
             state = look(session, options.slot)
             if state is None:
-                raise CannotReplicate(f"slot '{options.slot}' does not exist", "have it created, or check its name")
+                how = f"select pg_create_logical_replication_slot('{options.slot}', 'pgoutput')"
+                raise CannotReplicate(f"slot '{options.slot}' does not exist", f"create it ({how}), or check its name")
             delivered = self._delivered(session, state.identity)
             if delivered is not None:
                 beyond(state, delivered)
-        return Mark.at(state, options.ordinals).behind(delivered or 0).told()
+            keys = full_keys(session, options.publications)
+        return Mark.at(state, options.ordinals, keys).behind(delivered or 0).told()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The limits are our own."""
@@ -103,15 +114,20 @@ class WalReader(DataSourceStreamReader):
         try:
             changes, keeper, at = self._at(mark)
             if at != mark:
-                # Spark notes what another leader has delivered as an epoch without rows.
+                # Spark notes what another leader has delivered, and keys that are others now, as an epoch without rows.
                 return at.told()
             # Spark asks from here on only when it has noted that all before is done.
             keeper.note(mark.end)
             changes.acknowledge(mark.end)
             taken = changes.take(WAIT_S)
-            reached = self._idle(changes, keeper, mark) if taken is None else mark.moved(taken.reached)
+            reached = self._idle(changes, keeper, mark) if taken is None else mark.moved(taken.reached, taken.committed)
         except PASSING as error:
             self._be_patient(error)
+            return start
+        except RollbackUnclear as error:
+            self._close()
+            self._options = self._whole()
+            log.warning("%s; from here on, large transactions come when they have ended", error)
             return start
         self._away_since = None
         self._reached = reached
@@ -137,10 +153,12 @@ class WalReader(DataSourceStreamReader):
             if partition.place is not None:
                 yield from fetch(partition.place)
             else:
-                begin, settings = self._checked(partition.start)
+                begin = self._checked(partition.start, partition.end)
                 # All of it was delivered by another leader, where that has come as far.
                 if not partition.end.is_within(begin):
+                    settings = self._whole().changes(begin.database, begin.keys or {})
                     with Changes(settings, begin.offset, partition.end.offset) as changes:
+                        self._check_taken(begin)
                         yield from changes.all()
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -157,22 +175,42 @@ class WalReader(DataSourceStreamReader):
         if self._changes is not None and self._reached != mark:
             self._close()
         if self._changes is None or self._keeper is None or self._reached is None:
-            begin, settings = self._checked(mark)
-            self._changes = Changes(settings, begin.offset)
+            begin = self._checked(mark)
+            self._changes = Changes(self._options.changes(begin.database, begin.keys or {}), begin.offset)
+            self._check_taken(begin)
             self._keeper = Keeper(self._options.dsn, mark.identity, self._options.leadership)
             self._reached = begin
         return self._changes, self._keeper, self._reached
 
-    def _checked(self, start: Mark) -> tuple[Mark, ChangeSettings]:
-        """Where to begin, once it is sure that all after `start` can still be had or was delivered by another."""
+    def _checked(self, start: Mark, end: Mark | None = None) -> Mark:
+        """Where to begin, once it is sure that all after `start` can still be had or was delivered by another.
+
+        What was numbered before, an epoch up to `end` or a part of a transaction, is numbered by the same keys again.
+        """
         options = self._options
         with Session(options.dsn) as session:
             check_server(session)
             check_publications(session, options.publications)
+            # The row is written before the slot is told, so it is read behind it: another may be at that just now.
+            state = look(session, options.slot)
             begin = start.behind(self._delivered(session, start.identity) or 0)
-            check_slot(session, options.slot, at=begin.end, kept=start.identity)
-            keys = full_keys(session, options.publications)
-        return begin, options.changes(start.database, keys)
+            checked(session, options.slot, state, at=begin.end, kept=start.identity)
+            before = end or (begin if begin.is_cut else None)
+            if before is not None and before.keys is not None:
+                return begin.known_by(before.keys)
+            return begin.known_by(full_keys(session, options.publications))
+
+    def _check_taken(self, begin: Mark) -> None:
+        """Refuse a slot that somebody has moved after it was looked at and before it was ours: now nobody can."""
+        with Session(self._options.dsn) as session:
+            state = look(session, self._options.slot)
+            delivered = self._delivered(session, begin.identity) or 0
+        if state is not None:
+            beyond(state, max(begin.end, delivered))
+
+    def _whole(self) -> WalOptions:
+        """The same, without transactions in progress."""
+        return dataclasses.replace(self._options, in_progress=False)
 
     def _delivered(self, session: Session, identity: SlotIdentity) -> int | None:
         return None if self._options.leadership is None else acknowledged(session, identity)
@@ -191,7 +229,7 @@ class WalReader(DataSourceStreamReader):
         if position is None or position <= mark.end or now - self._advanced_at < pause:
             return mark
         self._advanced_at = now
-        return mark.moved(replace(mark.offset, end=position))
+        return mark.moved(replace(mark.offset, end=position), clock.wall() // 1_000)
 
     def _be_patient(self, error: PostgresError) -> None:
         """Pass over what will pass; raises what has lasted for too long."""

@@ -10,6 +10,8 @@ from pyspark.errors import PySparkException
 from strandline.errors import StrandlineError
 
 OURS = re.compile(r"strandline\.errors\.(\w+): (.+)")
+TRACED = "Traceback (most recent call last):"
+LONGEST = 500
 
 
 @contextmanager
@@ -28,3 +30,17 @@ def own_words(told: str) -> tuple[str, str] | None:
     """The name and the line of the error of ours in what Spark tells; None where there is none."""
     found = OURS.findall(told)
     return found[-1] if found else None
+
+
+def reason_in(told: str) -> str:
+    """The line of what Spark tells that says why.
+
+    What Python raised, else which task was lost, else what Java threw, which Py4J puts below a line of its own; else
+    the first one.
+    """
+    lines = [line for line in told.splitlines() if line.strip()]
+    traced = next((number for number, line in enumerate(lines) if TRACED in line), len(lines))
+    raised = (line for line in lines[traced + 1 :] if not line[0].isspace())
+    lost = (line for line in lines if "Lost task" in line)
+    thrown = (line.removeprefix(": ") for line in lines if line.startswith(": "))
+    return next((line.strip()[:LONGEST] for line in (*raised, *lost, *thrown, *lines)), "")

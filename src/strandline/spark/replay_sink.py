@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 
 from strandline.core.murmur import share_of
 from strandline.errors import OptionError, TargetDown, TargetError
-from strandline.replay.engine import Limits
 from strandline.replay.health import WhenDown
+from strandline.replay.limits import Limits
 from strandline.replay.selection import Chosen, Sending, head_of, request_head, send_chosen
 from strandline.replay.target import Target
 from strandline.units import Nanos

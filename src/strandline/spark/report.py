@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (as everybody calls them)
 
 from strandline.errors import NoResults
-from strandline.report.directory import PAGE, SUMMARY, TABLES, put_in_place
+from strandline.report.directory import PAGE, SUMMARY, TABLES, WORK, put_in_place
 from strandline.report.endpoints import Endpoints
 from strandline.report.fidelity import fidelity
 from strandline.report.gates import Threshold
@@ -33,7 +33,6 @@ from strandline.spark.judging import judged
 from strandline.spark.refusal import refused_in_one_line
 from strandline.spark.results import Results, literal
 
-WORK = ".work"
 MOST_SHAPES = 100_000
 MOST_NOISE = 300
 

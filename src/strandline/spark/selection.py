@@ -18,13 +18,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (as everybody calls it)
 from pyspark.sql.types import StructType
 
+from strandline.core.spark_master import is_local
 from strandline.errors import OptionError, TargetError, check_type, did_you_mean
 from strandline.replay.health import WhenDown
 from strandline.replay.selection import HEADER_PROBLEM, LINE_PROBLEM, METHOD, NAME, PATH, QUERY, VALUE
 from strandline.replay.target import Target
 from strandline.replay.timeline import parse_speed
 from strandline.spark.replay_sink import ANSWERED, COLUMNS, FAILED, RESULT, HttpReplay
-from strandline.spark.session import is_local
 
 HEAD_START_S = 5.0
 DOWN_FOR_S = 60.0

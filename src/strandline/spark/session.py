@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,9 +21,11 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
+from strandline.core.spark_master import check_master, is_local
 from strandline.errors import SparkEnded, StrandlineError
 from strandline.spark.starting import quick_python, with_archive
 from strandline.stack.java import find_java
+from strandline.temporary import Temporary
 
 LOOPBACK_ONLY = {
     "spark.driver.host": "127.0.0.1",
@@ -41,7 +42,7 @@ def session(app_name: str, *, master: str = "local[*]", options: Mapping[str, st
 
     With a local master it listens on loopback and has no web page, unless `options` say otherwise.
     """
-    prepare_environment(master)
+    prepare_environment(check_master(master))
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in with_archive({**_defaults(master), **(options or {})}).items():
         builder = builder.config(key, value)
@@ -57,10 +58,8 @@ def opened(
     # What it logs is raised as well, and when a query is stopped it logs pages of the JVM's.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_of_py4j)
-    with tempfile.TemporaryDirectory(prefix="strandline-spark-", ignore_cleanup_errors=True) as directory:
-        context = launch(conf, Path(directory, "spark.log"))
-        # When the JVM is gone, it prints where it was when it learnt of it.
-        context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+    with Temporary("spark") as temporary:
+        context = launch(conf, temporary.path / "spark.log")
         try:
             spark = SparkSession(context)
             if sources is None:
@@ -89,7 +88,7 @@ def _end(context: SparkContext) -> None:
         context.stop()
     # Where the JVM was gone, what is left to do on our side; else nothing.
     context.stop()
-    process = _jvm(context)
+    process = jvm_of(context)
     if context._gateway is not None:
         context._gateway.shutdown()
     SparkContext._gateway = SparkContext._jvm = None
@@ -105,20 +104,21 @@ def _end(context: SparkContext) -> None:
 
 def _has_ended(context: SparkContext, within_s: float) -> bool:
     try:
-        _jvm(context).wait(within_s)
+        jvm_of(context).wait(within_s)
     except subprocess.TimeoutExpired:
         return False
     return True
 
 
-def _jvm(context: SparkContext) -> "subprocess.Popen[bytes]":
+def jvm_of(context: SparkContext) -> "subprocess.Popen[bytes]":
+    """The process that Spark runs in, which we have started."""
     found: subprocess.Popen[bytes] = context._gateway.proc  # type: ignore[union-attr]
     return found
 
 
 def configured(app_name: str, master: str, options: Mapping[str, str]) -> SparkConf:
     """The settings of an application of ours."""
-    conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app_name)
+    conf = SparkConf(loadDefaults=False).setMaster(check_master(master)).setAppName(app_name)
     for key, value in with_archive({**_defaults(master), **options}).items():
         conf.set(key, value)
     return conf
@@ -133,12 +133,15 @@ def launch(conf: SparkConf, log: Path) -> SparkContext:
             how = {"stdout": out, "stderr": out, "start_new_session": True}
             gateway = launch_gateway(conf, how)  # type: ignore[no-untyped-call]
         with _signals_kept():
-            return SparkContext(conf=conf, gateway=gateway)
+            context = SparkContext(conf=conf, gateway=gateway)
     except (PySparkException, Py4JError, OSError) as error:
         # What py4j raises quotes the JVM at length.
         problem = str(getattr(error, "java_exception", error)).strip().partition("\n")[0]
         master = conf.get("spark.master")
         raise StrandlineError(f"Spark at {master} does not start: {problem}{_last_words(log)}") from None
+    # When the JVM is gone, it prints where it was when it learnt of it.
+    context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+    return context
 
 
 @contextmanager
@@ -196,11 +199,6 @@ def prepare_environment(master: str) -> None:
     if os.environ.get("PYSPARK_PYTHON", quick) in {quick, sys.executable}:
         # Executors elsewhere have a cache of their own.
         os.environ["PYSPARK_PYTHON"] = quick if is_local(master) else sys.executable
-
-
-def is_local(master: str) -> bool:
-    """Whether all of Spark runs on this machine."""
-    return master.startswith("local")
 
 
 def register(spark: SparkSession) -> None:

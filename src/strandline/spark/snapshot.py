@@ -18,9 +18,12 @@ from pyspark import SparkContext
 from strandline.cdc.chunk import View, read_chunk
 from strandline.cdc.config import CdcConfig
 from strandline.cdc.fence import Fence
+from strandline.cdc.figures import summed, tell
 from strandline.cdc.lease import Leadership
+from strandline.cdc.limits import SHARD_RECORDS
 from strandline.cdc.published import Chunk, chunks
-from strandline.cdc.snapshot import HeldSnapshot
+from strandline.cdc.sending import Sent
+from strandline.cdc.snapshot import HeldSnapshot, left_to_read
 from strandline.cdc.snapshot_record import SnapshotRecord
 from strandline.clock import SystemClock
 from strandline.core.chunks import waves
@@ -43,9 +46,8 @@ TELL_EVERY = nanos(timedelta(seconds=10))
 
 clock = SystemClock()
 
-Name = tuple[str, str]
-Delivered = tuple[Name, int]
-"""Of a chunk: its table, and how many rows it had."""
+Delivered = tuple[int, Sent]
+"""Of a chunk: its table's oid, and what became of its rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +69,7 @@ class Errand:
             for chunk in given:
                 rows = read_chunk(self.dsn, self.view, chunk, self.events)
                 sent = sender_of(self.sink).send(in_order(rows), leadership=lease.leadership, fence=fence)
-                yield chunk.table.name, sent.records + sent.dead_lettered
+                yield chunk.table.oid, sent
 
 
 class Snapshot:
@@ -83,23 +85,29 @@ class Snapshot:
         sink = SinkOptions.parse(config.sink_options(leadership.number))
         self._at_once = context.defaultParallelism
         self._is_paced = sink.sending.shards is not None
-        if sink.sending.shards is not None:
-            # A sender keeps to the shards that it is told of, and each task has one: so they share them out.
-            self._at_once = min(self._at_once, sink.sending.shards)
-            sink = replace(sink, sending=replace(sink.sending, shards=sink.sending.shards // self._at_once))
+        if self._is_paced:
+            # A sender keeps to what the shards take, and each task has one: so they share it out.
+            self._at_once = min(self._at_once, SHARD_RECORDS)
+            sink = replace(sink, sending=replace(sink.sending, senders=self._at_once))
         keys = held.full_keys(self._publication)
         events = WalOptions.parse(config.source_options(leadership.number)).changes(held.view.database, keys).events
         self._errand = Errand(dsn=dsn, view=held.view, events=events, sink=sink)
 
-    def send(self, stop: Event, say: Callable[[str], None]) -> None:
-        """Send them, and note how far it is. Returns early when told to stop; raises NotLeading when another leads."""
+    def send(self, stop: Event, say: Callable[[str], None], figures: str | None = None) -> None:
+        """Send them, and note how far it is. Returns early when told to stop; raises NotLeading when another leads.
+
+        `figures` is where it is told what became of them, a few chunks at a time.
+        """
         todo, told = self._begin(), clock.monotonic()
         for wave in waves(todo, self._at_once * CHUNKS_A_CORE):
             delivered = self._run(wave, stop)
             if delivered is None:
                 return
-            for name, count in Counter(name for name, _ in delivered).items():
-                self._record.add(name, rows=sum(rows for its, rows in delivered if its == name), chunks=count)
+            for table, count in Counter(table for table, _ in delivered).items():
+                rows = sum(sent.records + sent.dead_lettered for its, sent in delivered if its == table)
+                self._record.add(table, rows=rows, chunks=count)
+            if figures is not None:
+                tell(figures, summed(None, [sent for _, sent in delivered]))
             now = clock.monotonic()
             if now - told >= TELL_EVERY:
                 told = now
@@ -109,14 +117,11 @@ class Snapshot:
 
     def _begin(self) -> list[Chunk]:
         """What is left to do, noted down."""
-        before = self._record.state()
-        finished = {(table.schema, table.name) for table in before.tables if table.finished} if before else set()
-        # The smallest first: most tables that are emptied often are small, and are read before it happens again.
-        published = sorted(self._held.tables(self._publication), key=lambda table: table.blocks)
-        tables = [table for table in published if table.name not in finished]
+        published = self._held.tables(self._publication)
+        tables = left_to_read(published, self._record.state())
         todo = chunks(tables, CHUNK_BLOCKS)
-        counts = Counter(chunk.table.name for chunk in todo)
-        self._record.begin_tables(self._held.view.point, [(table.name, counts[table.name]) for table in tables])
+        counts = Counter(chunk.table.oid for chunk in todo)
+        self._record.begin_tables(self._held.view.point, [(table, counts[table.oid]) for table in tables], published)
         return todo
 
     def _run(self, wave: Sequence[Chunk], stop: Event) -> list[Delivered] | None:

@@ -3,17 +3,21 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
+
+import msgspec
 
 from strandline.cdc.changes import ChangeSettings
 from strandline.cdc.replication import ReplicationSettings
 from strandline.cdc.rows import SCHEMA
+from strandline.cdc.spill import MAX_DISK
 from strandline.errors import OptionError, did_you_mean
 from strandline.spark.options import choice, count, known, span
 from strandline.wire.event import EventFormat
 
 NAMES = ("dsn", "slot", "publications", "form", "partitionKey", "splitKeyChanges", "markers", "inProgress", "serveAt")
 COLUMNS = "columns"
-LIMITS = ("maxRowsPerEpoch", "maxBytesPerEpoch", "idleEvery")
+LIMITS = ("maxRowsPerEpoch", "maxBytesPerEpoch", "idleEvery", "spillDirectory", "maxSpillBytes")
 LEADERSHIP = "leadership"
 OPTIONS = {name.lower(): name for name in (*NAMES, *LIMITS, COLUMNS, LEADERSHIP)}
 REQUIRED = {"dsn": "the connection string of Postgres", "slot": "its name", "publications": "names, commas between"}
@@ -39,6 +43,9 @@ class WalOptions:
     """Of a row; those that are not wanted cost nothing."""
     max_rows: int
     max_bytes: int
+    spill_directory: Path | None
+    """Where large transactions are kept while they run; where temporary files go unless told."""
+    max_spill_bytes: int
     idle_every: timedelta
     """How often the slot is moved on while nothing of ours is written."""
     leadership: int | None
@@ -64,6 +71,8 @@ class WalOptions:
             columns=_columns(options.get(COLUMNS)),
             max_rows=count(options, "maxRowsPerEpoch") or 50_000,
             max_bytes=count(options, "maxBytesPerEpoch") or 32 << 20,
+            spill_directory=Path(directory) if (directory := options.get("spilldirectory")) else None,
+            max_spill_bytes=count(options, "maxSpillBytes") or MAX_DISK,
             idle_every=span(options, "idleEvery") or timedelta(seconds=10),
             leadership=count(options, LEADERSHIP),
         )
@@ -85,13 +94,21 @@ class WalOptions:
             columns=self.columns,
             max_rows=self.max_rows,
             max_bytes=self.max_bytes,
+            spill_directory=self.spill_directory,
+            max_spill_bytes=self.max_spill_bytes,
         )
 
     @property
     def ordinals(self) -> str:
-        """The settings that number the events of a transaction, in words."""
-        chosen = {"splitKeyChanges": self.split_key_changes, "markers": self.markers}
-        return " ".join(f"{name}={str(value).lower()}" for name, value in chosen.items())
+        """The settings that number the events of a transaction, in words. What is added to them goes to the end."""
+        chosen = {
+            "splitKeyChanges": self.split_key_changes,
+            "markers": self.markers,
+            "publications": sorted(self.publications),
+            # A column of the key decides whether an update is one event or two.
+            "partitionKey": self.partition_key if self.split_key_changes else None,
+        }
+        return " ".join(f"{name}={msgspec.json.encode(value).decode()}" for name, value in chosen.items())
 
 
 def _columns(text: str | None) -> tuple[str, ...]:

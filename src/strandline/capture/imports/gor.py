@@ -107,7 +107,8 @@ def _record_requests(recording: Recording, at: Nanos, payload: bytes) -> None:
         if not payload[end:].strip(b"\r\n"):
             end = len(payload)
         recording.read(at, payload[begin:end])
-        recording.end_of_request(at, first_line=framer.head.find(b"\n") + 1, headers=len(framer.head))
+        first_line = framer.head.find(b"\n") + 1
+        recording.end_of_request(at, first_line=first_line, headers=len(framer.head) - first_line)
         framer.next()
         begin = end
 

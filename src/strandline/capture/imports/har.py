@@ -142,9 +142,9 @@ def _record(entries: list[_Planned], node: str, name: str) -> Iterator[Item]:
         if recording.connection not in begun:
             begun.add(recording.connection)
             recording.connect(exchange.asked)
-        line = exchange.request.find(b"\n") + 1
+        line, head = exchange.request.find(b"\n") + 1, exchange.request.find(b"\r\n\r\n") + 4
         recording.read(exchange.asked, exchange.request)
-        recording.end_of_request(exchange.sent, first_line=line, headers=exchange.request.find(b"\r\n\r\n") + 4)
+        recording.end_of_request(exchange.sent, first_line=line, headers=head - line)
         if exchange.head:
             recording.write(exchange.answered, exchange.head)
         if exchange.body:
