@@ -1,28 +1,11 @@
 """A database of its own for every test of change capture, on Postgres 16 and 18."""
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
-from threading import Event
 
 import pytest
 
 from strandline.stack.postgres import Postgres
 from tests.cdc.support import Place
-
-
-@pytest.fixture(scope="session")
-def postgres16() -> Iterator[Postgres]:
-    """The oldest version that we read."""
-    with tempfile.TemporaryDirectory(prefix="strandline-test-") as directory:
-        path = Path(directory)
-        path.chmod(0o755)
-        server = Postgres(path / "postgres16", temporary=True, major=16)
-        server.start(Event())
-        try:
-            yield server
-        finally:
-            server.stop()
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ Without Spark it can be ended at any step, hundreds of times in a test.
 
 import pickle
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
-from types import GeneratorType
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -18,9 +18,14 @@ from strandline.cdc.sending import FOREVER, Fence
 from strandline.spark.kinesis import in_order
 from strandline.spark.postgres_wal import WalReader
 from strandline.units import Nanos
-from tests.support import wait_for
 
 STEPS = ("read", "noted", "sending", "sent", "done")
+
+
+class Reach(Protocol):
+    """Is told of a step, and may raise."""
+
+    def __call__(self, step: str, has_events: bool) -> None: ...
 
 
 class Crash(Exception):
@@ -44,7 +49,10 @@ class Checkpoint:
 
 
 class Query:
-    """One life of a query. `reach` is called at each step, and before each request; it may raise."""
+    """One life of a query. `reach` is called at each step, and before each request; it may raise.
+
+    It is told the step, and whether the epoch has events: one that only moves the slot on has none.
+    """
 
     def __init__(
         self,
@@ -53,7 +61,7 @@ class Query:
         checkpoint: Checkpoint,
         *,
         leadership: int = 1,
-        reach: Callable[[str], None] = lambda step: None,
+        reach: Reach = lambda step, has_events: None,
         fenced: Callable[[int], AbstractContextManager[Fence]] = lambda epoch: nullcontext(lambda: FOREVER),
         altered: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = lambda rows: rows,
     ) -> None:
@@ -72,28 +80,28 @@ class Query:
         start = planned[done - 1] if done else self.reader.initialOffset()
         if len(planned) == done:
             end = self.reader.latestOffset(start, ReadAllAvailable())
-            self._reach("read")
+            self._reach("read", _has_events(start, end))
             if end == start:
                 return False
             if done:
                 self.reader.commit(start)
             self._checkpoint.plan(end)
         end = planned[done]
-        self._reach("noted")
+        reach = partial(self._reach, has_events=_has_events(start, end))
+        reach("noted")
         with self._fenced(done) as fence:
 
             def may_send() -> Nanos:
-                self._reach("sending")
+                reach("sending")
                 return fence()
 
             rows = in_order(self._altered(self._rows(start, end)))
-            try:
+            with closing(rows):
+                # Whoever reads rows has ended when it fails.
                 self._sender.send(rows, leadership=self._leadership, fence=may_send)
-            finally:
-                wait_for(lambda: _is_closed(rows), "whoever reads rows has ended")
-        self._reach("sent")
+        reach("sent")
         self._checkpoint.finish()
-        self._reach("done")
+        reach("done")
         return True
 
     def _rows(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:
@@ -102,10 +110,5 @@ class Query:
             yield from self._make().read(pickle.loads(pickle.dumps(partition)))  # noqa: S301  (our own)
 
 
-def _is_closed(rows: Iterator[pa.RecordBatch]) -> bool:
-    """A sender that has failed leaves a thread that may be waiting for rows, and about to take the slot."""
-    assert isinstance(rows, GeneratorType)
-    if rows.gi_running:
-        return False
-    rows.close()
-    return True
+def _has_events(start: dict[str, Any], end: dict[str, Any]) -> bool:
+    return any(start[name] != end[name] for name in ("lsn", "ordinal"))

@@ -39,11 +39,21 @@ begin
     execute format('create trigger empty after truncate on %I for each statement execute function kept.note()', name);
 end $$;
 select kept.watch('item');
+create table kept.said (who int primary key, times int not null);
+create function kept.say(whose int) returns void language plpgsql as $$
+declare
+    said int;
+begin
+    insert into kept.said values (whose, 1) on conflict (who) do update set times = kept.said.times + 1
+        returning times into said;
+    insert into kept.history (relation, op, id, line) values ('message', 'm', whose, json_build_object('said', said));
+    perform pg_logical_emit_message(true, 'kept/' || whose, said::text);
+end $$;
 """
 READ = "select relation, id, op, line from kept.history order by number"
 
 Key = tuple[str, int | None]
-"""A table and the key of a row; the table alone for its truncates."""
+"""A table and the key of a row; the table alone for its truncates; whose a message is."""
 Id = tuple[int, int, int]
 """The two halves of the commit's LSN, and the ordinal: they compare as ids do."""
 
@@ -109,18 +119,29 @@ def told(arrivals: Mapping[str, Sequence[Arrival]]) -> tuple[dict[Key, Told], in
     keys: dict[Key, Told] = defaultdict(lambda: Told([], []))
     repeats = 0
     for id_, _, event, partition_key in (arrival for shard in arrivals.values() for arrival in shard):
-        table, op = event["source"]["table"], event["op"]
-        row = None if op == "t" else event["after"] or event["before"]
-        key = (table, None if row is None else row["id"])
-        assert partition_key == (f"public.{table}" if row is None else f"public.{table}/{row['id']}")
+        key, expected = _key(event)
+        assert partition_key == expected
         if id_ in seen:
             assert seen[id_] == event, f"a repeat is not the same event: {event}, and before {seen[id_]}"
             repeats += 1
             continue
         seen[id_] = event
         keys[key].ids.append(id_)
-        keys[key].steps.append(Step(op, event.get("after"), event.get("unchanged", ())))
+        after = {"said": int(event["message"]["content"])} if event["op"] == "m" else event.get("after")
+        keys[key].steps.append(Step(event["op"], after, event.get("unchanged", ())))
     return dict(keys), repeats
+
+
+def _key(event: dict[str, Any]) -> tuple[Key, str]:
+    """What an event is of, and the partition key that it is to have."""
+    if event["op"] == "m":
+        prefix = event["message"]["prefix"]
+        return ("message", int(prefix.removeprefix("kept/"))), f"message/{prefix}"
+    table = event["source"]["table"]
+    if event["op"] == "t":
+        return (table, None), f"public.{table}"
+    row = event["after"] or event["before"]
+    return (table, row["id"]), f"public.{table}/{row['id']}"
 
 
 def kept(history: Sequence[tuple[Any, ...]]) -> dict[Key, list[Step]]:

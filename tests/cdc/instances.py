@@ -5,10 +5,12 @@ import random
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
+from typing import TypeVar
 
 import psycopg
 
@@ -22,6 +24,10 @@ from tests.support import TIMEOUT, wait_for
 PATIENCE = 10 * TIMEOUT
 EXECUTOR = "CoarseGrainedExecutorBackend"
 WORKER = " -m pyspark"
+# In the environment of every instance, and so of all that come from it.
+MARK = ("STRANDLINE_TRIAL", uuid.uuid4().hex)
+Kind = TypeVar("Kind")
+REAPER = Path(__file__).with_name("reaper.py")
 
 
 class Instance:
@@ -30,7 +36,8 @@ class Instance:
     def __init__(self, program: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
         self._log = log
         with log.open("wb") as out:
-            self.process = subprocess.Popen([sys.executable, *program], stderr=out, env={**os.environ, **env})
+            marked = {**os.environ, **env, MARK[0]: MARK[1]}
+            self.process = subprocess.Popen([sys.executable, *program], stderr=out, env=marked)
 
     def said(self) -> str:
         return self._log.read_text()
@@ -52,15 +59,20 @@ class Instance:
 
 @contextmanager
 def running(start: Callable[[], Instance], count: int) -> Iterator[list[Instance]]:
-    """So many instances. What is left of them, and of those that are put to them, is killed in the end."""
-    started = [start() for _ in range(count)]
+    """So many instances. They, those started meanwhile, and all that came from them have ended when this has.
+
+    So they have when this process is killed; it is a process of its own that sees to it.
+    """
+    reaper = subprocess.Popen([sys.executable, "-I", "-S", REAPER, *MARK], stdin=subprocess.PIPE, process_group=0)
+    started: list[Instance] = []
     try:
+        started += [start() for _ in range(count)]
         yield started
     finally:
+        reaper.communicate(timeout=TIMEOUT)
         for instance in started:
-            if instance.process.poll() is None:
-                instance.process.kill()
-                instance.process.wait(TIMEOUT)
+            instance.process.wait(TIMEOUT)
+    assert reaper.returncode == 0, "some processes of the trial do not end"
 
 
 def family(process: int) -> list[int]:
@@ -79,13 +91,19 @@ def signal_all(processes: Sequence[int], number: int) -> None:
             os.kill(process, number)
 
 
+def in_turn(chance: random.Random, kinds: Sequence[Kind]) -> Iterator[Kind]:
+    """Each kind once, in any order, before any comes again."""
+    while True:
+        yield from chance.sample(kinds, len(kinds))
+
+
 class Trouble:
     """What can happen to the one that leads, or to Postgres."""
 
     def __init__(self, place: Place, start: Callable[[], Instance], instances: list[Instance], seed: int) -> None:
         self._place = place
         self._start = start
-        self._instances = instances
+        self.instances = instances
         self._random = random.Random(seed)
         self._frozen: list[int] = []
 
@@ -94,7 +112,7 @@ class Trouble:
             rows = self._place.sql("select holder from strandline.lease where expires > clock_timestamp()")
         except psycopg.errors.UndefinedTable:
             return None
-        found = [one for one in self._instances if rows and rows[0][0].endswith(f":{one.process.pid}")]
+        found = [one for one in self.instances if rows and rows[0][0].endswith(f":{one.process.pid}")]
         return found[0] if found else None
 
     def led(self) -> Instance:
@@ -105,7 +123,7 @@ class Trouble:
 
     def check(self) -> None:
         """No instance has ended by itself."""
-        for instance in self._instances:
+        for instance in self.instances:
             instance.check()
 
     def thaw(self) -> None:
@@ -115,8 +133,8 @@ class Trouble:
     def kill(self) -> None:
         leader = self.led()
         leader.end(signal.SIGKILL)
-        self._instances.remove(leader)
-        self._instances.append(self._start())
+        self.instances.remove(leader)
+        self.instances.append(self._start())
 
     def freeze(self) -> None:
         """Until the other leads; it is thawed when that one has delivered something."""
@@ -134,23 +152,31 @@ class Trouble:
         self._kill_one_of(EXECUTOR, "org.apache.spark.deploy.SparkSubmit")
 
     def _kill_one_of(self, *names: str) -> None:
-        members = family(self.led().process.pid)
-        for name in names:
-            if found := [process for process in members if name in command(process)]:
-                signal_all([self._random.choice(found)], signal.SIGKILL)
-                return
+        def is_killed() -> bool:
+            members = family(self.led().process.pid)
+            for name in names:
+                if found := [process for process in members if name in command(process)]:
+                    signal_all([self._random.choice(found)], signal.SIGKILL)
+                    return True
+            return False
+
+        # Who leads only just now has none yet, and a fault that struck nobody would count as endured.
+        wait_for(is_killed, f"there is one of {names} to kill", PATIENCE)
 
     def cut_lock(self) -> None:
-        self._place.sql(
+        self._cut(
             "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and granted "
             "and database = (select oid from pg_database where datname = current_database())"
         )
 
     def cut_slot(self) -> None:
-        self._place.sql(
+        self._cut(
             f"select pg_terminate_backend(active_pid) from pg_replication_slots "
             f"where slot_name = '{self._place.slot}' and active"
         )
+
+    def _cut(self, session: str) -> None:
+        wait_for(lambda: any(ended for (ended,) in self._place.sql(session)), "there is a session to cut", PATIENCE)
 
     def restart_postgres(self) -> None:
         self._place.server.restart(Event())
@@ -175,9 +201,12 @@ def finish(kinesis: Kinesis, place: Place, trouble: Trouble, *, epoch_rows: int)
     kinesis.set_faults(place.name)
     end = int(place.sql("select pg_current_wal_flush_lsn() - '0/0'")[0][0])
 
-    def is_acknowledged() -> bool:
-        trouble.check()
-        return place.confirmed() >= end
+    # After a long trial that takes long, and is well as long as it moves.
+    while (acknowledged := place.confirmed()) < end:
 
-    wait_for(is_acknowledged, "all is acknowledged", PATIENCE)
+        def has_moved(last: int = acknowledged) -> bool:
+            trouble.check()
+            return place.confirmed() > last
+
+        wait_for(has_moved, "more is acknowledged", PATIENCE)
     return check(place.sql(READ), kinesis.records(place.name), epoch_rows=epoch_rows)

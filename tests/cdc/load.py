@@ -23,6 +23,11 @@ COLUMNS = ("red", "green", "blue")
 TYPES = ("int", "bigint", "text")
 MOST_TABLES = 3
 PAUSE = 0.06
+# Of log that the slot has not acknowledged: on a slow machine a long trial would else end with an hour's work to do.
+MOST_AHEAD = 32 << 20
+AHEAD = """
+    select coalesce(max(pg_current_wal_flush_lsn() - confirmed_flush_lsn), 0) from pg_replication_slots
+    where slot_name = %s"""
 
 Database = psycopg.Connection[tuple[Any, ...]]
 # What happens to those who write side by side: locks that do not come, keys that are taken, columns that are gone.
@@ -82,6 +87,8 @@ class Load:
 
     def _write(self, database: Database, chance: random.Random) -> None:
         while not self._stop.wait(chance.uniform(0, 2 * PAUSE)):
+            if self._is_far_ahead(database):
+                continue
             kind = chance.choices(list(KINDS), list(WEIGHTS.values()))[0]
             try:
                 writer = Writer(database, chance, self._publication)
@@ -94,6 +101,11 @@ class Load:
             except CONFLICTS:
                 database.rollback()
                 self.conflicts += 1
+
+    def _is_far_ahead(self, database: Database) -> bool:
+        ((ahead,),) = database.execute(AHEAD, (self._place.slot,)).fetchall()
+        database.rollback()
+        return bool(ahead > MOST_AHEAD)
 
 
 class Writer:
@@ -152,6 +164,9 @@ class Writer:
         insert = f"insert into {self._table} (id, version, note) select n, 1, repeat('y', 60) from "
         self._do(f"{insert} generate_series({first}, {first + count // 2}) n")
         self._do("savepoint half")
+        if self._chance.random() < 0.2:
+            # A stream of the transaction does not tell whether it is taken back with what follows.
+            self._say()
         self._do(f"{insert} generate_series({first + count // 2 + 1}, {first + count}) n")
         if self._chance.random() < 0.5:
             self._do("rollback to savepoint half")
@@ -211,7 +226,7 @@ class Writer:
         """Of one row."""
         key, other = (self._chance.randrange(KEYS) for _ in range(2))
         table = self._table
-        match self._chance.randrange(6):
+        match self._chance.randrange(7):
             case 0 | 1:
                 # One in four is stored apart, and not sent again when it does not change.
                 note = "x" if self._chance.random() < 0.75 else self._chance.randbytes(4_000).hex()
@@ -229,6 +244,8 @@ class Writer:
                 columns = self._columns()
                 if columns:
                     self._do(f"update {table} set {self._chance.choice(columns)} = '{key}' where id < %s", other // 4)
+            case 5:
+                self._say()
             case _:
                 self._do(
                     f"update {table} set id = %s where id = %s and not exists (select from {table} where id = %s)",
@@ -236,6 +253,10 @@ class Writer:
                     key,
                     other,
                 )
+
+    def _say(self) -> None:
+        """A message in the log."""
+        self._do("select kept.say(%s)", self._chance.randrange(KEYS))
 
     def _do(self, statement: str, *values: object) -> None:
         self._database.execute(statement.encode(), values or None, prepare=False)

@@ -3,13 +3,16 @@
 import itertools
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
 import psycopg
 
 from strandline.cdc.replication import Frame, Replication, ReplicationSettings
+from strandline.cdc.session import Session
+from strandline.cdc.slot import SlotIdentity, SlotState, checked, look
 from strandline.stack.postgres import Postgres
 from tests.support import TIMEOUT, wait_for
 
@@ -62,6 +65,14 @@ class Place:
         dsn = dsn or f"{self.dsn}?options=-c%20logical_decoding_work_mem%3D{work_mem}"
         return Replication(ReplicationSettings(dsn=dsn, slot=self.slot, publications=[self.publication], **options))
 
+    @contextmanager
+    def reading(self, lsn: int = 0, **options: Any) -> Iterator[Replication]:
+        """A reader of the slot, started once nobody else reads it: who was closed just now stays for a moment."""
+        wait_for(lambda: not self.is_read(), "the slot is free")
+        with self.replication(**options) as replication:
+            replication.start(lsn)
+            yield replication
+
     def is_read(self) -> bool:
         """Whether somebody reads the slot."""
         return bool(self.sql(f"select 1 from pg_replication_slots where slot_name = '{self.slot}' and active"))
@@ -96,6 +107,11 @@ class Place:
             roles = connection.execute(f"select rolname from pg_roles where rolname like '{self.name}\\_%'".encode())
             for (role,) in roles.fetchall():
                 connection.execute(f"drop role {role}".encode())
+
+
+def check_slot(session: Session, slot: str, *, at: int | None = None, kept: SlotIdentity | None = None) -> SlotState:
+    """A slot as it stands now, if all changes after `at` can be read from it, and nobody else reads it."""
+    return checked(session, slot, look(session, slot), at=at, kept=kept)
 
 
 def take_until(replication: Replication, kind: bytes, count: int = 1) -> list[Frame]:

@@ -10,7 +10,7 @@ from strandline.cdc.lease import create_lease_table
 from strandline.cdc.mark import Mark
 from strandline.cdc.session import Session
 from strandline.cdc.slot import SlotIdentity, identified
-from strandline.errors import CannotReplicate
+from strandline.errors import CannotReplicate, OptionError
 from tests.cdc.support import Place, take_until
 
 MARK = Mark(end=100, lsn=90, ordinal=3, system="7", timeline=1, database="d", slot="s", ordinals="")
@@ -99,3 +99,25 @@ def test_an_epoch_counts_as_delivered_only_when_all_of_its_last_transaction_is(
 ) -> None:
     epoch = msgspec.structs.replace(MARK, end=end, lsn=lsn, ordinal=ordinal)
     assert epoch.is_within(msgspec.structs.replace(MARK, end=other, lsn=0)) is within
+
+
+def test_a_mark_is_read_under_the_settings_that_it_was_made_with_and_no_others() -> None:
+    made = msgspec.structs.replace(MARK, ordinals="markers=false keys=null")
+    assert Mark.read(made.told(), made.ordinals) == made
+    for other in ("markers=true keys=null", "markers=false keys=nullable", "markers=false"):
+        with pytest.raises(OptionError, match="events would be numbered otherwise"):
+            Mark.read(made.told(), other)
+
+
+def test_a_mark_of_when_fewer_settings_were_kept_is_read_and_keeps_all_from_then_on() -> None:
+    told = {name: value for name, value in MARK.told().items() if name != "keys"} | {"ordinals": "markers=false"}
+    mark = Mark.read(told, "markers=false publications=1")
+    assert (mark.ordinals, mark.keys) == ("markers=false publications=1", None)
+
+
+@pytest.mark.parametrize(
+    ("end", "lsn", "ordinal", "cut"),
+    [(100, 90, 3, False), (100, 100, 3, True), (100, 150, 3, True), (100, 100, 0, False), (100, 0, 0, False)],
+)
+def test_a_mark_is_cut_only_inside_a_transaction(end: int, lsn: int, ordinal: int, cut: bool) -> None:
+    assert msgspec.structs.replace(MARK, end=end, lsn=lsn, ordinal=ordinal).is_cut is cut

@@ -11,7 +11,7 @@ from msgspec import Struct
 from strandline.cdc.assembly import Assembly, Batch, Offset
 from strandline.cdc.slot import HEARTBEAT
 from strandline.cdc.spill import Spill
-from strandline.errors import MalformedChange, SpillFailed
+from strandline.errors import MalformedChange, RollbackUnclear, SpillFailed
 from strandline.wire.change import Events
 from strandline.wire.event import Event, EventFormat
 from strandline.wire.pgoutput import (
@@ -112,8 +112,17 @@ def spoken_at(place: int) -> int:
     return STEP * (place + 2)
 
 
+def is_unclear(item: Transaction) -> bool:
+    """Whether a stream of it does not tell all: of a message it names the transaction, never the part of it."""
+    has_messages = any(isinstance(change, LogicalMessage) for _, change in item.changes)
+    return has_messages and bool(item.aborted & {sub for sub, _ in item.changes})
+
+
 class Server:
-    """Sends a history as Postgres would, from a position on: streamed or not, in any interleaving."""
+    """Sends a history as Postgres would, from a position on: streamed or not, in any interleaving.
+
+    What a stream does not tell is read without one.
+    """
 
     def __init__(self, history: History, random: Random, *, streaming: bool) -> None:
         self.history = history
@@ -124,7 +133,7 @@ class Server:
         wire: list[list[Message]] = [[] for _ in self.history]
         known: set[int] = set()
         for place, item in enumerate(self.history):
-            if isinstance(item, Transaction) and self.streaming and item.is_streamed and ends(place)[0] >= start:
+            if isinstance(item, Transaction) and self._streams(item) and ends(place)[0] >= start:
                 self._stream(place, item, wire)
         sent: list[Message] = []
         for place, item in enumerate(self.history):
@@ -135,6 +144,9 @@ class Server:
             elif ends(place)[0] >= start:
                 sent += self._ended(place, item, known)
         return [(0, 0, encoded(message)) for message in sent]
+
+    def _streams(self, item: Transaction) -> bool:
+        return self.streaming and item.is_streamed and not is_unclear(item)
 
     def _stream(self, place: int, item: Transaction, wire: list[list[Message]]) -> None:
         """Blocks of a transaction before its end, among whatever else comes by then."""
@@ -148,7 +160,7 @@ class Server:
             wire[at].append(StreamStart(xid, first))
             for sub, change in block:
                 wire[at] += self._described(change, described, xid + sub)
-                wire[at].append(_within(change, xid + sub))
+                wire[at].append(_within(change, xid if isinstance(change, LogicalMessage) else xid + sub))
             wire[at].append(StreamStop())
             first = False
             for sub in sorted(open_ - {sub for sub, _ in left}):
@@ -160,7 +172,7 @@ class Server:
     def _ended(self, place: int, item: Transaction, known: set[int]) -> list[Message]:
         lsn, end = ends(place)
         xid = xid_of(place)
-        if self.streaming and item.is_streamed:
+        if self._streams(item):
             return [StreamCommit(xid, lsn, end, 0) if item.is_committed else StreamAbort(xid, xid)]
         if not item.is_committed:
             return []
@@ -312,6 +324,25 @@ def test_a_table_described_in_a_rolled_back_subtransaction_stays_described() -> 
         StreamStart(7, False), *inserts(7, 2), StreamStop(), StreamCommit(7, 1000, 1048, 0),
     )  # fmt: skip
     assert [event.ordinal for _, event in found] == [1]
+
+
+@pytest.mark.parametrize("rolled_back", [101, 102])
+def test_a_streamed_message_that_may_be_of_a_part_rolled_back_is_not_guessed_at(rolled_back: int) -> None:
+    reader = assembly()
+    message = LogicalMessage(True, 1, "inside", b"x", 100)
+    sent: list[Message] = [StreamStart(100, True), message, StreamStop(), StreamAbort(100, rolled_back)]
+    reader.feed([(0, 0, encoded(each)) for each in sent])
+    with pytest.raises(RollbackUnclear, match="a part of transaction 100, which has messages, was rolled back"):
+        reader.batch()
+
+
+def test_a_streamed_message_goes_with_all_of_its_transaction() -> None:
+    reader = assembly()
+    message = LogicalMessage(True, 1, "inside", b"x", 100)
+    sent: list[Message] = [StreamStart(100, True), message, StreamStop(), StreamAbort(100, 100)]
+    assert list(drained(reader, [(0, 0, encoded(each)) for each in sent])) == []
+    sent[-1] = StreamCommit(100, 1_000, 1_048, 0)
+    assert [event.op for _, event in told(drained(reader, [(0, 0, encoded(each)) for each in sent]))] == ["m"]
 
 
 def test_a_table_described_anew_meanwhile_is_not_set_back_by_a_streamed_transaction() -> None:

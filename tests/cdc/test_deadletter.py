@@ -4,18 +4,21 @@ import asyncio
 import base64
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from psycopg import sql
 
-from strandline.cdc.deadletter import DeadLetter, DeadLetterPlace, Directory, KafkaTopic, PostgresTable
+from strandline.cdc.deadletter import CREATE, DeadLetter, DeadLetterPlace, Directory, KafkaTopic, PostgresTable
 from strandline.errors import DeadLetterFailed
 from strandline.stack.kafka import KafkaCluster
 from strandline.stack.ports import free_port
 from strandline.stack.postgres import Postgres
+from tests.support import TIMEOUT, wait_for
 
 LETTERS = [
     DeadLetter(0x16_B374D848, 3, "too large", "key ü", b'{"fill":"' + b"x" * 2_000_000 + b'"}'),
@@ -103,6 +106,31 @@ def test_a_table_is_made_and_holds_each_record_once(postgres: Postgres) -> None:
         ("16/B374D848", 4, "no key", None, b"\x00\xff"),
         ("17/0", 0, "no event", "a", None),
     ]
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_tasks_that_put_the_same_away_at_the_same_moment_are_not_in_each_others_way(
+    postgres: Postgres, *, is_there: bool
+) -> None:
+    table = f"public.dead_letters_{os.getpid()}"
+    url = f"{postgres.url}?options=-c%20default_transaction_isolation%3Dserializable"
+    with psycopg.connect(postgres.url) as connection, ThreadPoolExecutor(1) as pool:
+        connection.execute(sql.SQL(CREATE).format(sql.Identifier(*table.split("."))))
+        if is_there:
+            connection.commit()
+        connection.execute(f"INSERT INTO {table} VALUES ('17/0', 0, 'no event', 'a', NULL)")
+        other = pool.submit(write, PostgresTable(url, table))
+        wait_for(lambda: other.done() or waiters(postgres), "the other waits")
+        connection.commit()
+        other.result(TIMEOUT)
+        found = connection.execute(f"SELECT count(*) FROM {table}").fetchall()
+        connection.execute(f"DROP TABLE {table}")
+    assert found == [(3,)]
+
+
+def waiters(postgres: Postgres) -> list[tuple[Any, ...]]:
+    with psycopg.connect(postgres.url) as connection:
+        return connection.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchall()
 
 
 @pytest.mark.parametrize(

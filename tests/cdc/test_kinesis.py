@@ -1,4 +1,4 @@
-"""The sender: against an endpoint with faults, and against moto's for the API as it is."""
+"""The sender: against an endpoint with faults; tests/stack/test_kinesis_conformance.py has it against moto's."""
 
 import hmac
 import json
@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,7 @@ from strandline.cdc import sending
 from strandline.cdc.deadletter import DeadLetter
 from strandline.cdc.failures import STOP, Course
 from strandline.cdc.kinesis import Sender
-from strandline.cdc.limits import SendOptions, ShardRate
-from strandline.cdc.outgoing import Record
+from strandline.cdc.limits import SendOptions
 from strandline.cdc.sending import FOREVER, Sent
 from strandline.core.retry import Backoff
 from strandline.errors import DeadLetterFailed, NotLeading, OptionError, StreamRefused
@@ -30,6 +30,7 @@ from strandline.stack.certificates import Authority
 from strandline.stack.kinesis import Kinesis
 from strandline.units import Nanos
 from tests.cdc.faulty import FINE, Behaviour, Entry, FaultyStream, Id, refused
+from tests.support import TIMEOUT
 
 SOON = Backoff(first=Nanos(1_000_000), ceiling=Nanos(10_000_000))
 QUICK = SendOptions(timeout=timedelta(seconds=1))
@@ -306,6 +307,7 @@ def test_rows_that_no_stream_takes_are_put_away_as_they_are_and_the_others_arriv
         assert stream.ids() == [(5, ordinal) for ordinal in range(0, len(rows), 2)]
     assert place.letters == letters
     assert (sent.records, sent.dead_lettered) == (len(WRONG_ROWS) + 1, len(WRONG_ROWS))
+    assert sent.first_letter == f"0/5 1: {WRONG_ROWS[0][2]}"
 
 
 def test_a_key_of_256_characters_of_any_length_in_bytes_is_sent() -> None:
@@ -397,6 +399,36 @@ def test_an_error_of_who_gives_the_batches_is_raised() -> None:
         sender.send(batches(), leadership=1, fence=always)
 
 
+@pytest.mark.parametrize("patient", [True, False])
+def test_a_failure_is_handed_on_when_whoever_gives_batches_has_ended_or_is_too_slow(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, patient: bool
+) -> None:
+    asked, raised, let_go, ended = (threading.Event() for _ in range(4))
+
+    def fence() -> Nanos:
+        if asked.is_set():
+            raised.set()
+            raise NotLeading("test", "the lease is over")
+        return FOREVER
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield batch_of([("a", 1, 0)])
+        asked.set()
+        assert raised.wait(TIMEOUT)
+        # As one that is about to take the slot.
+        let_go.wait(0.3 if patient else TIMEOUT)
+        ended.set()
+
+    monkeypatch.setattr(sending, "READER_ENDS_WITHIN", TIMEOUT if patient else 0.1)
+    with FaultyStream() as stream, Sender("changes", endpoint_url=stream.url) as sender:
+        with pytest.raises(NotLeading):
+            sender.send(batches(), leadership=1, fence=fence)
+        assert ended.is_set() == patient
+        assert ("has not ended after 0.1 s" in caplog.text) != patient
+        let_go.set()
+        assert ended.wait(TIMEOUT)
+
+
 def test_no_batches_are_no_requests() -> None:
     with FaultyStream() as stream:
         assert send(stream, []).requests == 0
@@ -435,16 +467,6 @@ def test_a_request_is_signed_with_what_was_sent(monkeypatch: pytest.MonkeyPatch)
     assert hmac.digest(key, text.encode(), "sha256").hex() == signature
 
 
-def test_a_stream_of_two_shards_gets_what_two_take() -> None:
-    rate = ShardRate(2)
-    small = [Record("a", 10, b"", 1, 0)] * 500
-    waits = [rate.wait(small, Nanos(0)) for _ in range(4)]
-    # A quarter of a second's worth goes at once.
-    assert waits == [0.0, 0.25, 0.5, 0.75]
-    large = [Record("a", 1 << 20, b"", 1, 0)] * 2
-    assert rate.wait(large, Nanos(10**10)) == 0.75
-
-
 def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority = Authority("test")
     certificate, key = authority.issue("kinesis", ["127.0.0.1"])
@@ -469,8 +491,50 @@ def test_without_credentials_or_region_there_is_no_sender(tmp_path: Path, monkey
     with pytest.raises(OptionError, match="no AWS credentials found"):
         Sender("changes")
     monkeypatch.delenv("AWS_DEFAULT_REGION")
-    with pytest.raises(OptionError, match="specify a region"):
+    with pytest.raises(OptionError, match="no region found; set region"):
         Sender("changes")
+
+
+class Sts(BaseHTTPRequestHandler):
+    """Gives no credentials out."""
+
+    status, code = 403, "AccessDenied"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = f"<ErrorResponse><Error><Code>{self.code}</Code><Message>as told</Message></Error></ErrorResponse>"
+        self.send_response(self.status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_role_that_may_not_be_taken_stops_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config").write_text(
+        "[profile taken]\nrole_arn = arn:aws:iam::123456789012:role/sender\nsource_profile = own\n"
+        "[profile own]\naws_access_key_id = local\naws_secret_access_key = local\n"
+    )
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Sts)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    for name, value in {
+        "AWS_CONFIG_FILE": str(tmp_path / "config"),
+        "AWS_PROFILE": "taken",
+        "AWS_ENDPOINT_URL_STS": f"http://127.0.0.1:{server.server_address[1]}",
+    }.items():
+        monkeypatch.setenv(name, value)
+    try:
+        with FaultyStream() as stream, Sender("changes", endpoint_url=stream.url) as sender:
+            for ask in (sender.describe, lambda: sender.send([batch_of([("a", 1, 0)])], leadership=1, fence=always)):
+                with pytest.raises(StreamRefused, match=r"no credentials \(.*AccessDenied.*as told\); check the role"):
+                    ask()
+            assert not stream.requests
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.mark.parametrize("wrong", [{"max_request_records": 501}, {"in_flight": 0}, {"shards": 0}])

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from datetime import timedelta
 
+import psycopg
 import pytest
 
 from strandline.cdc.fence import Fence
@@ -14,14 +15,14 @@ from strandline.cdc.lease import Leadership, acquire, create_lease_table, lease_
 from strandline.cdc.session import Session
 from strandline.clock import ManualClock
 from strandline.core.lease import Lease
-from strandline.errors import CannotReplicate, NotLeading
+from strandline.errors import CannotReplicate, NotLeading, SlotBusy
 from strandline.units import nanos
 from tests.cdc.support import Place
 from tests.support import TIMEOUT, wait_for
 
 # Long enough for a machine that stalls, and renewed after a third.
 TERM = timedelta(seconds=6)
-GRANT = timedelta(seconds=3)
+GRANT = timedelta(seconds=5)
 LONG = timedelta(seconds=60)
 SOON = timedelta(seconds=0)
 
@@ -48,7 +49,14 @@ def row(place: Place) -> Lease:
 
 
 def is_free(place: Place) -> bool:
-    return not place.sql("select from pg_locks where locktype = 'advisory'")
+    return not place.sql("select 1 from pg_locks where locktype = 'advisory'")
+
+
+def test_what_is_written_is_on_disk_when_it_is_told_whatever_the_database_takes_lightly(place: Place) -> None:
+    # Of a server that crashes, the number of a leadership could else be given out twice.
+    place.sql(f"alter database {place.name} set synchronous_commit = off")
+    with Session(place.dsn) as session:
+        assert session.query("show synchronous_commit") == [("local",)]
 
 
 def test_without_its_table_nobody_leads_and_is_told_why(place: Place) -> None:
@@ -113,6 +121,13 @@ def test_a_lost_lock_session_ends_a_leadership_and_the_next_waits_for_the_lease(
     first.close()
 
 
+def test_a_lost_lock_session_is_noticed_soon_however_long_the_lease_is(led: Place) -> None:
+    first = lead(led, "a", term=timedelta(minutes=10))
+    led.sql("select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory'")
+    assert first.lost.wait(TIMEOUT)
+    first.close()
+
+
 def test_a_row_taken_from_under_a_leader_ends_its_leadership(led: Place) -> None:
     first = lead(led, "a")
     led.sql("update strandline.lease set version = version + 1, leadership = leadership + 1, holder = 'thief'")
@@ -160,6 +175,47 @@ def test_a_leader_that_stands_still_is_replaced_and_cannot_send_when_it_wakes(le
     finally:
         frozen.kill()
         frozen.wait(TIMEOUT)
+
+
+def test_a_leader_that_stands_still_and_is_of_another_role_is_waited_for_with_a_line(led: Place) -> None:
+    role = led.role("other")
+    led.sql(f"grant usage on schema strandline to {role}", f"grant all on all tables in schema strandline to {role}")
+    first = lead(led, "a")
+    led.sql("update strandline.lease set version = version + 1, expires = clock_timestamp() - interval '1 minute'")
+    # One of those that an instance which waits to lead outlives.
+    with pytest.raises(SlotBusy, match=r"who led 'orders' stands still .*; have all instances connect as one role"):
+        acquire(led.dsn_of(role), "orders", "b", wait=LONG)
+    first.close()
+
+
+def test_a_leader_whose_publishing_stands_still_leads_no_more(led: Place) -> None:
+    clock = ManualClock()
+    leadership = acquire(led.dsn, "orders", "a", wait=LONG, term=timedelta(minutes=10), clock=clock)
+    assert leadership is not None
+    leadership.check(once=True)
+    clock.advance(nanos(timedelta(minutes=4)))
+    before = row(led)
+    wait_for(lambda: row(led).expires > before.expires, "it is renewed while nobody has begun to ask")
+    leadership.check()
+    clock.advance(nanos(timedelta(minutes=2)))
+    leadership.check()
+    clock.advance(nanos(timedelta(minutes=4)))
+    assert leadership.lost.wait(TIMEOUT)
+    with pytest.raises(NotLeading, match="whoever publishes has stood still for 180 s"):
+        leadership.check()
+    leadership.close()
+
+
+def test_a_lease_that_others_change_at_the_same_moment_is_not_lost_by_it(led: Place) -> None:
+    led.sql(f"alter database {led.name} set default_transaction_isolation = serializable")
+    waits = "select 1 from pg_locks where not granted and locktype = 'transactionid'"
+    with lead(led, "a", term=LONG) as leadership:
+        with psycopg.connect(led.dsn) as other:
+            other.execute("update strandline.lease set version = version + 1")
+            wait_for(lambda: led.sql(waits) or leadership.lost.is_set(), "it is in the way of the leader")
+        before = row(led)
+        wait_for(lambda: row(led).expires > before.expires or leadership.lost.is_set(), "the lease is renewed")
+        leadership.check()
 
 
 def test_a_newer_attempt_stops_the_older_and_sends_only_after_it(led: Place) -> None:

@@ -17,7 +17,7 @@ from strandline.cdc.lease import create_lease_table
 from strandline.cdc.session import Session
 from strandline.stack import FailRecords, Fault, Kinesis, Refuse, Shuffle, Throttle, TimeOut
 from tests.cdc.history import TABLE, TRIGGERS
-from tests.cdc.instances import Instance, Trouble, await_more, finish, running
+from tests.cdc.instances import Instance, Trouble, await_more, finish, in_turn, running
 from tests.cdc.load import Load
 from tests.cdc.support import Place
 
@@ -74,11 +74,8 @@ def test_whatever_happens_to_the_leader_what_arrives_is_what_happened(
         ]  # fmt: skip
         trouble.led()
         with Load(either, seed, publication=either.publication) as load:
-            for turn in range(int(os.environ.get("STRANDLINE_TURNS") or len(kinds))):
-                # Each kind once, before any comes again.
-                if turn % len(kinds) == 0:
-                    chance.shuffle(kinds)
-                what, faults = kinds[turn % len(kinds)], chance.choice(FAULTS)
+            turns = range(int(os.environ.get("STRANDLINE_TURNS") or len(kinds)))
+            for turn, what, faults in zip(turns, in_turn(chance, kinds), in_turn(chance, FAULTS), strict=False):
                 kinesis.set_faults(stream, *faults, seed=seed + turn)
                 await_more(kinesis, either, trouble)
                 trouble.thaw()

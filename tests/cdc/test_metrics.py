@@ -1,20 +1,30 @@
 """What Prometheus and OpenTelemetry are told of an instance: counts of the sink, lag of the slot, who leads."""
 
 import re
+import socket
+import tempfile
+import threading
 import urllib.error
 import urllib.request
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+import msgspec
+import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from strandline.cdc.config import CdcConfig, KinesisSection, PostgresSection
-from strandline.cdc.figures import Figures, Listening, tell
+from strandline.cdc.config import CdcConfig, DeadLetterSection, KinesisSection, PostgresSection
+from strandline.cdc.figures import Figures, Listening, summed, tell
 from strandline.cdc.lease import acquire, create_lease_table
+from strandline.cdc.sending import Sent
 from strandline.cdc.session import Session
+from strandline.cdc.snapshot import make_slot
+from strandline.cdc.snapshot_record import SnapshotRecord
 from strandline.cdc.watch import Watch
 from strandline.config import Secret
+from strandline.errors import CannotListen
 from tests.cdc.support import Place
 from tests.support import wait_for
 
@@ -65,7 +75,6 @@ def test_what_the_sink_tells_is_counted_and_what_the_slot_lags_is_seen(place: Pl
         assert figure(watch, "postgres_up") == 1
         with watch.leading(leadership):
             assert page(watch, "/readyz") == (503, "Spark starts, or the rows that are there are sent first\n")
-            assert watch.figures is not None
             told = Figures(
                 epoch=1, records=10, bytes=900, requests=4, retried=3, throttled=2, dead_lettered=1, delay_s=0.5
             )
@@ -93,6 +102,60 @@ def test_what_the_sink_tells_is_counted_and_what_the_slot_lags_is_seen(place: Pl
         assert figure(watch, "leading") == 0
 
 
+def test_rows_of_a_snapshot_are_counted_and_how_far_it_is_can_be_seen_by_all(place: Place) -> None:
+    place.sql("create table a (id int primary key)", "create table b (id int primary key)")
+    place.sql("create publication changes for table a, b")
+    with Watch(config(place)) as watch:
+        wait_for(lambda: figure(watch, "postgres_up") == 1, "it has looked")
+        assert (figure(watch, "snapshot_tables"), figure(watch, "snapshot_rows_total")) == (None, 0)
+        record = SnapshotRecord(place.dsn, place.slot, 1)
+        with make_slot(place.dsn, record) as snapshot:
+            published = snapshot.tables("changes")
+            record.begin_tables(snapshot.view.point, [(table, 2) for table in published], published)
+        record.add(published[0].oid, rows=10, chunks=2)
+        record.add(published[1].oid, rows=5, chunks=1)
+        wait_for(lambda: figure(watch, "snapshot_chunks_done") == 3, "it is seen")
+        found = [figure(watch, f"snapshot_{name}") for name in ("tables", "tables_finished", "chunks", "finished")]
+        assert found == [2, 1, 4, 0]
+        record.finish()
+        wait_for(lambda: figure(watch, "snapshot_finished") == 1, "its end is seen")
+        tell(watch.figures, summed(None, [Sent(records=9, bytes=90), Sent(records=5, dead_lettered=1)]))
+        wait_for(lambda: figure(watch, "snapshot_rows_total") == 15, "they are counted")
+        assert [figure(watch, f"{name}_total") for name in ("events", "bytes", "dead_letters")] == [14, 90, 1]
+
+
+def test_dead_letters_are_told_of_though_nobody_observes(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    settings = msgspec.structs.replace(config(place, None), dead_letters=DeadLetterSection(directory="dead"))
+    sent = [Sent(records=1), Sent(dead_lettered=1, first_letter="0/12 3: too large"), Sent(dead_lettered=2)]
+    with Watch(settings) as watch:
+        tell(watch.figures, summed(1, sent))
+        wait_for(lambda: caplog.messages, "it is told")
+        # Within the time of one line: it waits, and is told at the end at the latest.
+        tell(watch.figures, summed(2, sent[:2]))
+    told = "records that the stream does not take, put away in directory dead: "
+    assert caplog.messages == [
+        f"{told}3; the first is 0/12 3: too large",
+        f"{told}1, 4 since the start; the first is 0/12 3: too large",
+    ]
+
+
+def test_its_making_opens_nothing_and_what_cannot_be_served_leaves_nothing_open(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def opened() -> list[str]:
+        threads = [thread.name for thread in threading.enumerate() if thread.name == "strandline-figures"]
+        return threads + [each.name for each in tmp_path.iterdir()]
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        watch = Watch(config(place, f"127.0.0.1:{taken.getsockname()[1]}"))
+        assert opened() == []
+        with pytest.raises(CannotListen), watch:
+            pass
+    assert opened() == []
+
+
 def test_a_postgres_that_is_away_is_told_and_the_pages_stay(place: Place) -> None:
     absent = CdcConfig(
         postgres=PostgresSection(dsn=Secret("postgresql://u@127.0.0.1:1/none")),
@@ -116,7 +179,7 @@ def test_an_epoch_is_a_span_where_somebody_traces(place: Place) -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     with Watch(config(place, None), provider.get_tracer("test")) as watch:
-        assert (watch.address, watch.figures) == (None, None)
+        assert watch.address is None
         watch.epoch(PROGRESS)
     (span,) = exporter.get_finished_spans()
     assert (span.attributes or {})["strandline.epoch"] == 7

@@ -1,19 +1,22 @@
 """Assembly over a real server: ids that do not depend on how a transaction comes, and reading resumed inside one."""
 
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import psycopg
+import pytest
 
 from strandline.cdc.assembly import Assembly, Batch, Offset
 from strandline.cdc.replication import Replication
 from strandline.cdc.session import Session
-from strandline.cdc.slot import check_slot, heartbeat
+from strandline.cdc.slot import heartbeat
 from strandline.cdc.spill import Spill
+from strandline.errors import RollbackUnclear
 from strandline.wire.change import Events
 from strandline.wire.event import Event, EventFormat
-from tests.cdc.support import Place
+from tests.cdc.support import Place, check_slot
 from tests.support import TIMEOUT, wait_for
 
 TABLES = ("create table t (id int primary key, name text)", "create table u (id int primary key)")
@@ -49,8 +52,7 @@ def read_whole(place: Place, until: int, **options: Any) -> tuple[list[tuple[int
     """All events up to a position, and the kinds of messages that they came in."""
     kinds = ""
     found = []
-    with place.replication(**options) as replication:
-        replication.start(0)
+    with place.reading(**options) as replication:
         reader = assembly(Offset(), spill=Spill(max_memory=20_000))
         while reader.reached.end < until:
             frames = replication.take(0.5)
@@ -109,6 +111,26 @@ def test_a_transaction_has_the_same_ids_and_events_streamed_or_not(either: Place
     }
 
 
+def test_a_stream_does_not_tell_which_part_of_a_transaction_a_message_is_of(either: Place) -> None:
+    either.prepare(*TABLES)
+    many = "insert into t select g, repeat('x', 60) from generate_series({}, {}) g"
+    either.in_one(
+        many.format(1, 1000),
+        "select pg_logical_emit_message(true, 'kept', 'x')",
+        "savepoint a",
+        "select pg_logical_emit_message(true, 'taken back', 'x')",
+        many.format(1001, 2000),
+        "rollback to savepoint a",
+        many.format(2001, 3000),
+    )
+    end = log_end(either)
+    with pytest.raises(RollbackUnclear, match="which has messages, was rolled back"):
+        read_whole(either, end, work_mem="64kB")
+    whole, _ = read_whole(either, end, streaming=False, work_mem="64kB")
+    assert [json.loads(event.event)["message"]["prefix"] for _, _, event in whole if event.op == "m"] == ["kept"]
+    assert len(whole) == 2001
+
+
 def test_reading_resumes_inside_a_transaction_and_each_row_comes_once(either: Place) -> None:
     either.prepare(*TABLES)
     either.sql("insert into u values (1)")
@@ -120,8 +142,8 @@ def test_reading_resumes_inside_a_transaction_and_each_row_comes_once(either: Pl
     reached, found = Offset(), list[tuple[int, int | None, Event]]()
     cuts = 0
     while reached.end < end:
+        wait_for(lambda: not either.is_read(), "the slot is free")
         with Session(either.dsn) as session:
-            wait_for(lambda s=session: not check(s, either), "the slot is free")  # type: ignore[misc]
             if reached.end:
                 check_slot(session, either.slot, at=reached.end, kept=identity)
         with either.replication(work_mem="64kB", streaming=cuts % 2 == 0) as replication:
@@ -140,10 +162,6 @@ def test_reading_resumes_inside_a_transaction_and_each_row_comes_once(either: Pl
     rows = [(event.table, event.ordinal) for _, _, event in found]
     assert rows == [("u", 1), *(("t", ordinal) for ordinal in range(1, 3001)), ("u", 1)]
     assert either.confirmed() <= reached.end
-
-
-def check(session: Session, place: Place) -> object:
-    return session.query("select from pg_replication_slots where slot_name = $1 and active", place.slot)
 
 
 def test_an_idle_advance_frees_the_log_while_a_large_transaction_runs_and_loses_nothing(place: Place) -> None:
@@ -166,7 +184,6 @@ def test_an_idle_advance_frees_the_log_while_a_large_transaction_runs_and_loses_
             replication.acknowledge(end)
             wait_for(lambda: place.confirmed() == end, "the slot has moved")
         writer.commit()
-    with place.replication(work_mem="64kB") as replication:
-        replication.start(reached.end)
+    with place.reading(reached.end, work_mem="64kB") as replication:
         found = told(batches(replication, assembly(reached), log_end(place)))
     assert [event.ordinal for _, _, event in found] == list(range(1, 2001))

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from contextlib import closing
 from pathlib import Path
 from threading import Event
@@ -20,7 +19,7 @@ from strandline.cdc.slot import check_server
 from strandline.errors import CannotReplicate, ChangesLost, ConnectionLost, PostgresUnreachable
 from strandline.stack.postgres import Postgres
 from tests.cdc.support import Place, take_until
-from tests.support import TIMEOUT, wait_for
+from tests.support import TIMEOUT, run_warm, wait_for
 
 TABLE = "create table t (id int primary key, name text)"
 
@@ -50,22 +49,20 @@ def test_frames_come_whole_and_in_order(either: Place) -> None:
 def test_acknowledging_a_commits_end_sends_none_of_it_again_and_anything_before_sends_all(either: Place) -> None:
     either.prepare(TABLE)
     either.sql("insert into t values (1)", "insert into t values (2)")
-    with either.replication() as replication:
-        replication.start(0)
+    with either.reading() as replication:
         frames = take_until(replication, b"C", 2)
     first = next(frame for frame in frames if frame[2][:1] == b"C")
-    with either.replication() as replication:
-        replication.start(0)
+    commit = int.from_bytes(first[2][2:10], "big")
+    with either.reading() as replication:
         assert kinds(take_until(replication, b"C", 2)) == "BRICBIC"
         # A row's position and the commit's own are not enough.
-        replication.acknowledge(int.from_bytes(first[2][2:10], "big"))
-    with either.replication() as replication:
-        replication.start(0)
+        replication.acknowledge(commit)
+        wait_for(lambda: either.confirmed() == commit, "the slot is told")
+    with either.reading() as replication:
         assert kinds(take_until(replication, b"C", 2)) == "BRICBIC"
         replication.acknowledge(end_of(first))
-    assert either.confirmed() == end_of(first)
-    with either.replication() as replication:
-        replication.start(0)
+        wait_for(lambda: either.confirmed() == end_of(first), "the slot is told")
+    with either.reading() as replication:
         again = take_until(replication, b"C")
         assert kinds(again) == "BRIC"
         assert end_of(again[-1]) > end_of(first)
@@ -97,16 +94,18 @@ def test_idle_at_is_told_only_when_nothing_waits_and_moves_with_what_is_not_publ
 
 
 def test_a_full_queue_holds_the_server_back_and_still_answers_it(place: Place) -> None:
-    place.prepare(TABLE, f"alter role postgres in database {place.name} set wal_sender_timeout = '3s'")
+    place.prepare(TABLE, f"alter role postgres in database {place.name} set wal_sender_timeout = '9s'")
     place.sql("insert into t select g, repeat('x', 1000) from generate_series(1, 20000) g")
     reader = f"select active_pid from pg_replication_slots where slot_name = '{place.slot}'"
     with place.replication(max_frames=100, max_bytes=1 << 20, streaming=False) as replication:
         replication.start(0)
         wait_for(lambda: replication._is_full, "the queue is full")
         walsender = place.sql(reader)
-        # Longer than the server would wait for a sign of life.
-        deadline = time.monotonic() + 3.5
-        wait_for(lambda: time.monotonic() > deadline, "the server's patience is over")
+        heard = f"select reply_time from pg_stat_replication where pid = ({reader})"
+        before = place.sql(heard)
+        # Sooner than we would have to by ourselves, for the server would not wait so long.
+        wait_for(lambda: place.sql(heard) > before, "the server hears from us", 9.0)
+        assert replication._is_full
         assert place.sql(reader) == walsender
         # It has not come to the end of the one transaction that there is.
         behind = f"select sent_lsn < pg_current_wal_flush_lsn() from pg_stat_replication where pid = ({reader})"
@@ -119,8 +118,7 @@ def test_the_queue_is_bounded_by_count_and_by_bytes(place: Place) -> None:
     place.prepare(TABLE)
     place.sql("insert into t select g, repeat('x', 1000) from generate_series(1, 5000) g")
     for frames, size in [(50, 1 << 30), (1 << 30, 100_000)]:
-        with place.replication(max_frames=frames, max_bytes=size) as replication:
-            replication.start(0)
+        with place.reading(max_frames=frames, max_bytes=size) as replication:
             wait_for(lambda r=replication: r._is_full, "the queue is full")  # type: ignore[misc]
             # A read of the socket is not cut: it brings some 16 KiB beyond the bound.
             assert len(replication.take(1)) < 400
@@ -171,6 +169,23 @@ def test_a_publication_dropped_while_it_is_read_is_no_silence(either: Place) -> 
         either.sql(f"drop publication {either.publication}", "insert into t values (2)")
         with pytest.raises((CannotReplicate, ChangesLost), match="publication"):
             take_until(replication, b"C")
+
+
+def test_what_a_database_sets_for_others_neither_silences_nor_ends_a_replication(either: Place) -> None:
+    either.prepare(TABLE)
+    either.sql(f"alter database {either.name} set client_min_messages = error")
+    if either.server.major >= 17:
+        either.sql(f"alter database {either.name} set transaction_timeout = '1min'")
+        with Session(either.dsn, replication=True) as session:
+            assert session.query("SHOW transaction_timeout") == [("0",)]
+    with either.replication() as replication:
+        replication.start(0)
+        either.sql("insert into t values (1)")
+        take_until(replication, b"C")
+        either.sql(f"drop publication {either.publication}", "insert into t values (2)")
+        either.sql("select pg_logical_emit_message(false, 'behind', 'x')")
+        with pytest.raises((CannotReplicate, ChangesLost), match="publication"):
+            take_until(replication, b"M")
 
 
 def test_a_server_that_says_nothing_is_given_up(place: Place) -> None:
@@ -278,6 +293,10 @@ def test_a_server_with_too_little_in_its_log_is_refused_and_a_restart_is_survive
         with Session(server.url) as session, pytest.raises(CannotReplicate) as error:
             check_server(session)
         assert "wal_level = replica; run: ALTER SYSTEM SET wal_level = 'logical'" in str(error.value)
+        file = open_dir / "cdc.yaml"
+        file.write_text(f"postgres: {{dsn: '{server.url}'}}\nkinesis: {{stream: s}}\ncheckpoint: nowhere\n")
+        told = run_warm("cdc", "run", "--config", file)
+        assert (told.returncode, told.stderr.splitlines()) == (1, [f"strandline: {error.value}"])
         server.stop()
         server.overrides.clear()
         server.start(Event())

@@ -1,14 +1,19 @@
 """What must hold before a slot is read: each fault is told in one line that says what to do."""
 
+import itertools
 import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import msgspec
 import psycopg
 import pytest
 
+from strandline.cdc.config import CdcConfig
 from strandline.cdc.publication import Publication, PublishedTable, check_publications, create_publication
 from strandline.cdc.session import Session
-from strandline.cdc.slot import check_server, check_slot, create_slot, heartbeat, look, take_over
+from strandline.cdc.slot import check_server, create_slot, heartbeat, look, take_over
+from strandline.config import load
 from strandline.errors import (
     CannotReplicate,
     ChangesLost,
@@ -16,13 +21,15 @@ from strandline.errors import (
     PostgresError,
     PostgresUnreachable,
     SlotBusy,
+    SlotDelayed,
     StrandlineError,
 )
 from strandline.wire.pgoutput import lsn_text
-from tests.cdc.support import Place, take_until
-from tests.support import wait_for
+from tests.cdc.support import Place, check_slot, take_until
+from tests.support import TIMEOUT, wait_for
 
 TABLE = "create table t (id int primary key, name text)"
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "cdc.md"
 
 
 def told(error: pytest.ExceptionInfo[StrandlineError]) -> str:
@@ -101,8 +108,97 @@ def test_a_publication_that_cannot_be_made_says_who_can(place: Place) -> None:
         create_publication(session, wanted)
     assert 'CREATE PUBLICATION "mine" FOR TABLE "public"."t"' in told(error)
     nowhere = Publication(name="mine", tables=[PublishedTable(schema="public", name="nowhere")])
-    with Session(place.dsn) as session, pytest.raises(OptionError, match="nowhere"):
+    with Session(place.dsn) as session, pytest.raises(CannotReplicate, match="nowhere"):
         create_publication(session, nowhere)
+
+
+def test_the_file_in_the_documentation_is_one_that_can_be_used(either: Place, tmp_path: Path) -> None:
+    found = re.search(r"```yaml\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
+    assert found is not None
+    file = tmp_path / "cdc.yaml"
+    file.write_text(found[1])
+    wanted = load(file, CdcConfig).postgres.wanted()
+    assert wanted is not None
+    either.sql("create table orders (id int primary key)", "create table items (id int primary key, name text, x int)")
+    with Session(either.dsn) as session:
+        create_publication(session, wanted)
+
+
+def test_a_publication_that_another_instance_makes_at_the_same_moment_is_taken(either: Place) -> None:
+    either.sql(TABLE)
+    wanted = Publication(name="mine", tables=[PublishedTable(schema="public", name="t")])
+    waits = "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    with (
+        psycopg.connect(either.dsn) as other,
+        Session(either.dsn) as session,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        other.execute(wanted.sql().encode())
+        creating = pool.submit(create_publication, session, wanted)
+        wait_for(lambda: either.sql(waits), "it waits for the other")
+        other.commit()
+        creating.result(TIMEOUT)
+
+
+IDENTITIES = ("default", "full", "using index t_mark")
+SELECTIONS: list[tuple[list[str], str | None]] = [
+    (["name"], None),
+    (["id", "mark"], None),
+    (["id", "mark", "name"], None),
+    ([], "id > 5"),
+    ([], "mark > 5 and name = 'x'"),
+    ([], "length(name) > 2"),
+    (["mark"], "mark is null"),
+]
+
+
+def test_no_publication_is_made_under_which_postgres_refuses_to_update_a_table(either: Place) -> None:
+    either.sql(
+        "create table t (gone int, id int primary key, mark int not null constraint t_mark unique, name text)",
+        "alter table t drop column gone",
+    )
+    refused = 0
+    with Session(either.dsn) as session:
+        for identity, (columns, where) in itertools.product(IDENTITIES, SELECTIONS):
+            either.sql(f"alter table t replica identity {identity}")
+            table = PublishedTable(schema="public", name="t", columns=columns, where=where)
+            wanted = Publication(name="mine", tables=[table])
+            try:
+                create_publication(session, wanted)
+            except CannotReplicate as error:
+                refused += 1
+                assert "Postgres would refuse updates and deletes" in str(error)
+                assert either.sql("select 1 from pg_publication") == []
+                either.sql(wanted.sql())
+                with pytest.raises(psycopg.errors.InvalidColumnReference):
+                    either.sql("update t set name = 'x'")
+            else:
+                either.sql("update t set name = 'x'", "delete from t")
+            either.sql("drop publication mine")
+    assert 0 < refused < len(IDENTITIES) * len(SELECTIONS)
+
+
+def test_a_publication_that_is_there_must_have_what_is_wanted(either: Place) -> None:
+    either.sql(TABLE, "create table u (id int primary key)", "create schema s")
+    t, u = (PublishedTable(schema="public", name=name) for name in "tu")
+    with Session(either.dsn) as session:
+        create_publication(session, Publication(name="mine", tables=[t]))
+        for more in (Publication(name="mine", tables=[t, u]), Publication(name="mine", tables=[t], schemas=["s"])):
+            with pytest.raises(CannotReplicate) as error:
+                create_publication(session, more)
+            remedy = re.search(r"run: (.*) \(its changes come from then on", told(error))
+            assert remedy is not None
+            either.sql(remedy[1])
+            create_publication(session, more)
+        # A table that is dropped leaves its publications, and does not come back to them.
+        either.sql("drop table u", "create table u (id int primary key)")
+        with pytest.raises(CannotReplicate, match=r"does not have table 'public\.u'"):
+            create_publication(session, Publication(name="mine", tables=[t, u]))
+        either.sql(
+            "create publication everything for all tables", "create publication public for tables in schema public"
+        )
+        for name in ("everything", "public"):
+            create_publication(session, Publication(name=name, tables=[u]))
 
 
 def test_a_condition_cannot_smuggle_in_a_second_statement(place: Place) -> None:
@@ -110,7 +206,7 @@ def test_a_condition_cannot_smuggle_in_a_second_statement(place: Place) -> None:
     wanted = Publication(
         name="mine", tables=[PublishedTable(schema="public", name="t", where="true); drop table t; --")]
     )
-    with Session(place.dsn) as session, pytest.raises(OptionError):
+    with Session(place.dsn) as session, pytest.raises(CannotReplicate):
         create_publication(session, wanted)
     assert place.sql("select count(*) from t") == [(0,)]
 
@@ -154,11 +250,11 @@ def test_a_slot_that_waits_for_a_long_transaction_is_given_up_by_name(place: Pla
     place.sql(TABLE)
     with psycopg.connect(place.dsn) as connection:
         connection.execute("insert into t values (1)")
-        with pytest.raises(CannotReplicate) as error:
+        with pytest.raises(SlotDelayed) as error:
             create_slot(place.dsn, place.slot, wait=0.3)
         assert str(connection.info.backend_pid) in told(error)
     wait_for(
-        lambda: not place.sql(f"select from pg_replication_slots where slot_name = '{place.slot}'"), "no slot stays"
+        lambda: not place.sql(f"select 1 from pg_replication_slots where slot_name = '{place.slot}'"), "no slot stays"
     )
 
 

@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from strandline.cdc.acknowledged import create_acknowledged_table
+from strandline.cdc.acknowledged import acknowledge, create_acknowledged_table
 from strandline.cdc.assembly import Assembly, Offset
 from strandline.cdc.chunk import read_chunk
 from strandline.cdc.config import CdcConfig, KinesisSection, PostgresSection
-from strandline.cdc.lease import acquire, create_lease_table
+from strandline.cdc.lease import Leadership, acquire, create_lease_table
 from strandline.cdc.published import Chunk, chunks
 from strandline.cdc.session import Session
-from strandline.cdc.slot import create_slot, heartbeat
-from strandline.cdc.snapshot import HeldSnapshot, make_slot, take_again
+from strandline.cdc.slot import create_slot, heartbeat, identified
+from strandline.cdc.snapshot import HeldSnapshot, left_to_read, make_slot, take_again
 from strandline.cdc.snapshot_record import SnapshotRecord, snapshot_state
 from strandline.cli.cdc import take_slot
 from strandline.config import Secret
@@ -145,6 +145,25 @@ def test_what_is_published_is_read_and_nothing_else(either: Place) -> None:
     assert ids[-1][1] < 0
 
 
+def test_no_table_is_locked_while_a_snapshot_is_held(either: Place) -> None:
+    either.sql(
+        "create table root (id int, day date, primary key (id, day)) partition by range (day)",
+        "create table leaf partition of root for values from ('2026-01-01') to ('2026-02-01')",
+        "create table plain (id int primary key)",
+        "alter table plain replica identity full",
+        f"create publication {either.publication} for all tables with (publish_via_partition_root = true)",
+    )
+    with held(either) as snapshot:
+        assert len(snapshot.tables(either.publication)) == 2
+        assert snapshot.full_keys(either.publication)
+        locked = "select relation::regclass from pg_locks where locktype = 'relation' and relation >= 16384"
+        assert (
+            either.sql(f"{locked} and database = (select oid from pg_database where datname = '{either.name}')") == []
+        )
+        # A writer of tables would wait for it, and everybody else for him.
+        either.sql("set lock_timeout = '10s'", "truncate root")
+
+
 def test_a_chunk_is_the_same_on_every_reading_whatever_is_written_meanwhile(either: Place) -> None:
     either.prepare("create table t (id int primary key, v int) with (autovacuum_enabled = off)")
     either.sql("insert into t select n, 0 from generate_series(1, 1000) n", "delete from t where id % 3 = 0")
@@ -206,14 +225,22 @@ def test_rows_that_may_not_be_read_are_told_in_one_line_and_never_passed_over(pl
             assert "\n" not in str(error.value)
 
 
+def begun(place: Place, record: SnapshotRecord, snapshot: HeldSnapshot) -> list[int]:
+    """Note down what is left to read, each table as one chunk; their oids."""
+    published = snapshot.tables(place.publication)
+    tables = left_to_read(published, record.state())
+    record.begin_tables(snapshot.view.point, [(table, 1) for table in tables], published)
+    return [table.oid for table in tables]
+
+
 def test_the_next_leader_reads_what_is_not_finished_and_keeps_the_slot(either: Place) -> None:
     either.sql("create table a (id int primary key)", "create table b (id int primary key)")
     either.sql("insert into a values (1)", "insert into b values (1)", "create publication changes for table a, b")
     record = SnapshotRecord(either.dsn, either.slot, 1)
     with make_slot(either.dsn, record) as first:
         assert first.view.point == either.confirmed()
-        record.begin_tables(first.view.point, [(("public", "a"), 1), (("public", "b"), 1)])
-        record.add(("public", "a"), rows=1, chunks=1)
+        a, b = begun(either, record, first)
+        record.add(a, rows=1, chunks=1)
     either.sql("insert into b values (2)")
     state = record.state()
     assert state is not None
@@ -225,9 +252,9 @@ def test_the_next_leader_reads_what_is_not_finished_and_keeps_the_slot(either: P
         assert [json.loads(row["event"])["after"]["id"] for row in read(either, again, of_b)] == [1, 2]
         # The one before has no say any more.
         with pytest.raises(NotLeading):
-            record.add(("public", "b"), rows=1, chunks=1)
-        second.begin_tables(again.view.point, [(("public", "b"), 1)])
-        second.add(("public", "b"), rows=2, chunks=1)
+            record.add(b, rows=1, chunks=1)
+        assert begun(either, second, again) == [b]
+        second.add(b, rows=2, chunks=1)
         second.finish()
     state = second.state()
     assert state is not None
@@ -237,6 +264,33 @@ def test_the_next_leader_reads_what_is_not_finished_and_keeps_the_slot(either: P
     ]
     assert state.finished is not None
     assert [event["after"]["id"] for event in streamed(either)] == [2]
+
+
+def test_a_finished_table_is_known_whatever_its_name_is_and_another_of_its_name_is_not(either: Place) -> None:
+    for name in ("renamed", "anew", "swapped", "gone", "dropped"):
+        either.sql(f"create table {name} (id int primary key)", f"insert into {name} values (1)")
+    either.sql("create publication changes for tables in schema public")
+    first, second = (SnapshotRecord(either.dsn, either.slot, leadership) for leadership in (1, 2))
+    with make_slot(either.dsn, first) as snapshot:
+        oids = {table.name[1]: table.oid for table in snapshot.tables("changes")}
+        begun(either, first, snapshot)
+        for name in ("renamed", "anew", "gone"):
+            first.add(oids[name], rows=1, chunks=1)
+    either.sql(
+        "alter table renamed rename to other",
+        "drop table anew, gone, dropped",
+        "create table anew (id int primary key)",
+        "insert into anew values (2)",
+        "alter table swapped rename to renamed",
+    )
+    with take_again(either.dsn, second) as again:
+        left = left_to_read(again.tables("changes"), second.state())
+        assert {table.name[1]: table.oid == oids["swapped"] for table in left} == {"anew": False, "renamed": True}
+        for oid in begun(either, second, again):
+            second.add(oid, rows=1, chunks=1)
+        assert left_to_read(again.tables("changes"), second.state()) == []
+    # What is not there any more is not waited for.
+    assert str(second.state()) == "3 of 3 tables, 3 of 3 chunks, 3 rows"
 
 
 def test_that_a_snapshot_is_due_is_known_before_the_slot_is_made(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,19 +330,65 @@ def test_a_slot_that_has_moved_on_before_its_snapshot_was_finished_is_a_loss(pla
         take_again(place.dsn, SnapshotRecord(place.dsn, place.slot, 2))
 
 
-def test_only_a_slot_that_we_make_brings_a_snapshot_and_none_where_it_is_not_wanted(
-    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@contextmanager
+def led(place: Place, checkpoint: Path) -> Iterator[tuple[CdcConfig, Leadership]]:
+    """A place with one table that somebody leads."""
     place.sql("create table a (id int primary key)", "create publication changes for table a")
     with Session(place.dsn) as session:
         create_lease_table(session)
         create_acknowledged_table(session)
     postgres = PostgresSection(dsn=Secret(place.dsn), slot=place.slot, publication="changes")
-    config = CdcConfig(postgres=postgres, kinesis=KinesisSection(stream="s"), checkpoint=str(tmp_path))
-    never = msgspec.structs.replace(config, snapshot="never")
+    config = CdcConfig(postgres=postgres, kinesis=KinesisSection(stream="s"), checkpoint=str(checkpoint))
     leadership = acquire(place.dsn, config.lease_name, "test", wait=timedelta(seconds=TIMEOUT))
     assert leadership is not None
     with leadership:
+        yield config, leadership
+
+
+def test_rows_that_were_left_out_do_not_follow_changes(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with led(place, tmp_path) as (config, leadership):
+        never = msgspec.structs.replace(config, snapshot="never")
+        make_slot(place.dsn, SnapshotRecord(place.dsn, place.slot, leadership.number)).close()
+        assert take_slot(never, leadership) is None
+        assert "is left so: snapshot is 'never'" in capsys.readouterr().err
+        with Session(place.dsn) as session:
+            acknowledge(session, identified(session, place.slot)[0], place.confirmed() + 1, leadership.number)
+        with pytest.raises(CannotReplicate, match=r"no row may follow them; set snapshot: never, or begin anew: drop"):
+            take_slot(config, leadership)
+
+
+def test_who_leads_no_more_takes_no_snapshot_over_and_finds_no_loss(place: Place, tmp_path: Path) -> None:
+    with led(place, tmp_path) as (config, leadership):
+        make_slot(place.dsn, SnapshotRecord(place.dsn, place.slot, leadership.number)).close()
+        leadership.close()
+        # The next one has taken it over, finished it, and published changes.
+        SnapshotRecord(place.dsn, place.slot, leadership.number + 1).take_over(place.confirmed())
+        taken = place.sql("select leadership from strandline.snapshot")
+        place.sql(f"select pg_replication_slot_advance('{place.slot}', pg_current_wal_lsn())")
+        with pytest.raises(NotLeading):
+            take_slot(config, leadership)
+        assert place.sql("select leadership from strandline.snapshot") == taken
+
+
+def test_where_a_slot_is_made_without_rows_none_are_due_later(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with led(place, tmp_path) as (config, leadership):
+        never = msgspec.structs.replace(config, snapshot="never")
+        make_slot(place.dsn, SnapshotRecord(place.dsn, place.slot, leadership.number)).close()
+        place.sql(f"select pg_drop_replication_slot('{place.slot}')")
+        assert take_slot(never, leadership) is None
+        assert "deleted, since" in capsys.readouterr().err
+        assert take_slot(config, leadership) is None
+
+
+def test_only_a_slot_that_we_make_brings_a_snapshot_and_none_where_it_is_not_wanted(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with led(place, tmp_path) as (config, leadership):
+        never = msgspec.structs.replace(config, snapshot="never")
         assert take_slot(never, leadership) is None
         # It is there now, and nothing is said of it.
         assert take_slot(config, leadership) is None

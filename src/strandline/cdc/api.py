@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
-from botocore.exceptions import BotoCoreError
+from botocore.exceptions import BotoCoreError, ClientError, NoRegionError
 from botocore.httpsession import get_cert_path
 from botocore.session import Session
 from botocore.utils import get_environ_proxies
@@ -28,6 +28,7 @@ from strandline.wire.body import unchunked
 from strandline.wire.head import Head
 
 SERVICE = "kinesis"
+ROLE = "check the role, and that it may be taken with the credentials that are there"
 MAX_MESSAGE = 300
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,10 @@ class Api:
             session = Session()
             meta = session.create_client(SERVICE, region_name=region, endpoint_url=endpoint_url).meta
             self._credentials: Any = session.get_credentials()
+        except NoRegionError:
+            raise OptionError(
+                "Kinesis: no region found; set region beside the stream's name, or AWS_DEFAULT_REGION"
+            ) from None
         except (BotoCoreError, ValueError) as error:
             raise OptionError(f"Kinesis: {error}") from None
         if self._credentials is None:
@@ -77,6 +82,8 @@ class Api:
         except BotoCoreError as error:
             # Those that are there could not be renewed just now.
             return Problem("no credentials", _line(str(error)), Course.AGAIN)
+        except ClientError as error:
+            return _not_given(error)
         try:
             answer = await self._connections.ask(head, body, self._timeout, may_send)
         except OSError as error:
@@ -104,6 +111,14 @@ class Api:
     def close(self) -> None:
         """Close the connections that are idle."""
         self._connections.close()
+
+
+def _not_given(error: ClientError) -> Problem:
+    """Whoever gives credentials out, such as for a role, has refused: for a while, or until somebody mends it."""
+    told, about = error.response.get("Error", {}), error.response.get("ResponseMetadata", {})
+    course = answered(told.get("Code", ""), "", about.get("HTTPStatusCode", 400)).course
+    passing = course in {Course.AGAIN, Course.SLOWER}
+    return Problem("no credentials", _line(str(error)), course if passing else Course.STOP, ROLE)
 
 
 def _read(answer: Answer) -> bytes | Problem:

@@ -7,6 +7,9 @@
   there; events up to (`lsn`, `ordinal`) then come again and are passed over.
 - A streamed transaction is an event's matter only when it is committed. Tables that are described in it count in it
   from where they are, and outside it only if nothing newer was told meanwhile.
+- Postgres tells of a streamed message (pg_logical_emit_message) the transaction, and not the subtransaction. So where a
+  part of a transaction with messages is rolled back, nobody knows which of them are: RollbackUnclear is raised, and the
+  transaction has to be read when it has ended, without streaming.
 """
 
 from collections import deque
@@ -19,7 +22,7 @@ from msgspec import Struct
 
 from strandline.cdc.slot import HEARTBEAT
 from strandline.cdc.spill import Spill, Streamed
-from strandline.errors import MalformedChange
+from strandline.errors import MalformedChange, RollbackUnclear
 from strandline.wire.change import Events
 from strandline.wire.event import Event, Stamp
 from strandline.wire.pgoutput import (
@@ -45,6 +48,7 @@ CHANGES: Final = frozenset(b"IUD")
 STREAM_STOP: Final = ord("E")
 ORIGIN: Final = ord("O")
 RELATION: Final = ord("R")
+MESSAGE: Final = ord("M")
 COMMIT: Final = Layout(">cBQQq")
 # What an event takes beside its bytes and its key, about.
 OVERHEAD: Final = 150
@@ -318,14 +322,20 @@ class Assembly:
             if frame[0] == RELATION:
                 self._told += 1
                 stream.described[int.from_bytes(frame[5:9], "big")] = self._told
+            elif frame[0] == MESSAGE:
+                stream.has_messages = True
             stream.add(frame)
 
     def _abort(self, message: StreamAbort) -> None:
         """A streamed transaction, or a part of it, is rolled back. Of one that brought nothing there is nothing."""
-        if message.subxid != message.xid:
-            self._spill.open(message.xid).abort(message.subxid)
-        elif (stream := self._spill.pop(message.xid)) is not None:
-            stream.close()
+        if message.subxid == message.xid:
+            if (whole := self._spill.pop(message.xid)) is not None:
+                whole.close()
+            return
+        stream = self._spill.open(message.xid)
+        if stream.has_messages:
+            raise RollbackUnclear(f"a part of transaction {message.xid}, which has messages, was rolled back")
+        stream.abort(message.subxid)
 
     def _begin_replay(self, message: StreamCommit) -> None:
         """A streamed transaction is committed: from here on it is as if it came now."""

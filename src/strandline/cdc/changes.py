@@ -8,22 +8,31 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
 import pyarrow as pa
 
-from strandline.cdc.assembly import Assembly, Offset
+from strandline.cdc.assembly import Assembly, Batch, Offset
 from strandline.cdc.replication import Replication, ReplicationSettings
 from strandline.cdc.rows import SCHEMA, rows
+from strandline.cdc.spill import MAX_DISK, Spill
+from strandline.clock import SystemClock
+from strandline.core.coming import Coming
 from strandline.errors import PostgresUnreachable
+from strandline.units import nanos
 from strandline.wire.change import Events
 from strandline.wire.event import EventFormat
 
 LOOK_EVERY = 0.2
 CLOSE_WITHIN = 10.0
-REREAD_WITHIN = 120.0
-"""For the next rows of an epoch that is read again: they are in the log, so they come, or something is wrong."""
+REREAD_WITHIN = timedelta(seconds=120)
+"""For the next rows of an epoch that is read again, while the server does not come nearer to them: they are in the log,
+so they come, or something is wrong."""
+
+clock = SystemClock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +45,9 @@ class ChangeSettings:
     columns: Sequence[str] = tuple(SCHEMA.names)
     max_rows: int = 50_000
     max_bytes: int = 32 << 20
+    spill_directory: Path | None = None
+    """Where transactions that are sent while they run are kept beyond what memory takes."""
+    max_spill_bytes: int = MAX_DISK
 
 
 class Taken(NamedTuple):
@@ -43,6 +55,8 @@ class Taken(NamedTuple):
 
     batches: list[pa.RecordBatch]
     reached: Offset
+    committed: int | None
+    """When the last of them was committed; None where all are messages outside any transaction."""
 
 
 class _Ready(NamedTuple):
@@ -50,6 +64,7 @@ class _Ready(NamedTuple):
     rows: int
     bytes: int
     reached: Offset
+    committed: int | None
 
 
 class Changes:
@@ -57,6 +72,7 @@ class Changes:
 
     def __init__(self, settings: ChangeSettings, start: Offset, stop: Offset | None = None) -> None:
         self._settings = settings
+        self._stop = stop or Offset()
         self._replication = Replication(settings.replication)
         self._assembly = Assembly(
             Events(settings.events),
@@ -65,6 +81,7 @@ class Changes:
             max_bytes=settings.max_bytes,
             stop=stop,
             markers=settings.markers,
+            spill=Spill(max_disk=settings.max_spill_bytes, directory=settings.spill_directory),
         )
         self._ready: deque[_Ready] = deque()
         self._bytes = 0
@@ -95,14 +112,27 @@ class Changes:
                 count, size = count + found[-1].rows, size + found[-1].bytes
             self._bytes -= size
             self._changed.notify_all()
-        return Taken([ready.batch for ready in found], found[-1].reached)
+        committed = [ready.committed for ready in found if ready.committed is not None]
+        return Taken([ready.batch for ready in found], found[-1].reached, committed[-1] if committed else None)
 
     def all(self) -> Iterator[pa.RecordBatch]:
         """All rows up to `stop`."""
-        while (taken := self.take(REREAD_WITHIN)) is not None:
-            yield from taken.batches
-        if not self._is_over:
-            raise PostgresUnreachable("the slot", f"rows that were read before did not come within {REREAD_WITHIN:g} s")
+        coming = Coming(max(self._stop.end, self._stop.lsn), nanos(REREAD_WITHIN), clock.monotonic())
+        while True:
+            taken = self.take(LOOK_EVERY)
+            if taken is not None:
+                yield from taken.batches
+                coming.came(clock.monotonic())
+            elif self._is_given():
+                return
+            elif not coming.look(self._replication.place, clock.monotonic()):
+                waited = f"{REREAD_WITHIN.total_seconds():g} s"
+                raise PostgresUnreachable("the slot", f"rows that were read before did not come within {waited}")
+
+    def _is_given(self) -> bool:
+        """Whether all up to `stop` was made ready and taken: the last of it may have come since it was looked for."""
+        with self._changed:
+            return self._is_over and not self._ready
 
     def idle_at(self) -> int | None:
         """How far the server is, when all that it has sent is taken; else None."""
@@ -136,7 +166,7 @@ class Changes:
                 frames = self._replication.take(LOOK_EVERY)
                 self._assembly.feed(frames)
                 while not self._closing.is_set() and (batch := self._assembly.batch()) is not None:
-                    self._put(_Ready(rows(batch.parts, self._settings.columns), batch.rows, batch.size, batch.reached))
+                    self._put(self._made(batch))
                 if not frames:
                     self._look_idle()
         except Exception as error:  # noqa: BLE001  (raised where rows are taken)
@@ -145,6 +175,16 @@ class Changes:
             with self._changed:
                 self._is_over = self._assembly.done
                 self._changed.notify_all()
+
+    def _made(self, batch: Batch) -> _Ready:
+        committed = [part.stamp.committed for part in batch.parts if part.stamp.committed is not None]
+        return _Ready(
+            rows(batch.parts, self._settings.columns),
+            batch.rows,
+            batch.size,
+            batch.reached,
+            committed[-1] if committed else None,
+        )
 
     def _put(self, ready: _Ready) -> None:
         with self._changed:

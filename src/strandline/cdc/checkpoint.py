@@ -1,4 +1,7 @@
-"""A checkpoint of Spark as far as a status needs it: which epochs were planned, and which are done. Only read."""
+"""A checkpoint of Spark as far as a status needs it: which epochs were planned, and which are done.
+
+What is in it is only read.
+"""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -46,6 +49,8 @@ class Checkpoint:
             return sorted(int(file.name) for file in (self._directory / log).iterdir() if file.name.isdigit())
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise StrandlineError(f"checkpoint {self._directory}: cannot be read: {error.strerror}") from None
 
     def _epoch(self, number: int) -> Epoch:
         file = self._directory / "offsets" / str(number)

@@ -1,13 +1,16 @@
 """The configuration of `strandline cdc`: what may stand in its file."""
 
 import os
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from strandline.cdc.publication import Publication, PublishedTable
+from strandline.cdc.spill import MAX_DISK
 from strandline.config import Secret, Section, only_key
+from strandline.core.spark_master import check_master
 from strandline.errors import OptionError
 
 Name = Annotated[str, Meta(min_length=1, max_length=63)]
@@ -88,6 +91,8 @@ class KafkaPlace(Section, frozen=True, kw_only=True):
 
     topic: str
     brokers: str
+    settings: dict[str, Secret] = msgspec.field(default_factory=dict)
+    """By librdkafka's names, such as those of TLS and SASL."""
 
 
 class DeadLetterSection(Section, frozen=True, kw_only=True):
@@ -100,12 +105,28 @@ class DeadLetterSection(Section, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         only_key(self)
 
+    @property
+    def place(self) -> str:
+        """As it is told to people."""
+        if self.kafka is not None:
+            return f"topic {self.kafka.topic}"
+        return f"directory {self.directory}" if self.table is None else f"table {self.table}"
+
 
 class EpochSection(Section, frozen=True, kw_only=True):
     """The most that goes in one epoch."""
 
     rows: Annotated[int, Meta(ge=1, le=1_000_000)] = 50_000
     bytes: Annotated[int, Meta(ge=1 << 10, le=1 << 30)] = 32 << 20
+
+
+class SpillSection(Section, frozen=True, kw_only=True):
+    """Where large transactions are kept while they run."""
+
+    directory: str | None = None
+    """Where temporary files go unless told."""
+    bytes: Annotated[int, Meta(ge=1 << 20)] = MAX_DISK
+    """Of all of them together."""
 
 
 class LeadershipSection(Section, frozen=True, kw_only=True):
@@ -123,6 +144,13 @@ class SparkSection(Section, frozen=True, kw_only=True):
     """With the number of tries of a task: a worker that was killed is replaced."""
     settings: dict[str, str] = msgspec.field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        try:
+            check_master(self.master)
+        except OptionError as error:
+            # As a fault of the file, which is told with its place.
+            raise ValueError(str(error)) from None
+
 
 class CdcConfig(Section, frozen=True, kw_only=True):
     """The file."""
@@ -136,6 +164,7 @@ class CdcConfig(Section, frozen=True, kw_only=True):
     events: EventsSection = EventsSection()
     dead_letters: DeadLetterSection | None = None
     epochs: EpochSection = EpochSection()
+    spill: SpillSection = SpillSection()
     leadership: LeadershipSection = LeadershipSection()
     spark: SparkSection = SparkSection()
     observe: str | None = None
@@ -167,11 +196,14 @@ class CdcConfig(Section, frozen=True, kw_only=True):
             "markers": str(events.markers).lower(),
             "maxRowsPerEpoch": str(self.epochs.rows),
             "maxBytesPerEpoch": str(self.epochs.bytes),
+            "maxSpillBytes": str(self.spill.bytes),
             "idleEvery": f"{round(postgres.heartbeat_s * 1_000)}ms",
             "leadership": str(leadership),
         }
         if events.partition_key is not None:
             options["partitionKey"] = events.partition_key
+        if self.spill.directory is not None:
+            options["spillDirectory"] = self.spill.directory
         return options
 
     def sink_options(self, leadership: int, figures: str | None = None) -> dict[str, str]:
@@ -193,7 +225,23 @@ class CdcConfig(Section, frozen=True, kw_only=True):
             if self.dead_letters.kafka is not None:
                 given["deadLetterTopic"] = self.dead_letters.kafka.topic
                 given["kafka.bootstrap.servers"] = self.dead_letters.kafka.brokers
+                given |= {f"kafka.{name}": value.reveal() for name, value in self.dead_letters.kafka.settings.items()}
         return options | {name: str(value) for name, value in given.items() if value is not None}
+
+
+def files_of(config: CdcConfig, beside: Path) -> CdcConfig:
+    """The configuration with its directories' names taken from the directory of the configuration file.
+
+    Whole: other processes, which are somewhere else, are told them too.
+    """
+    beside = beside.absolute()
+    letters, spill = config.dead_letters, config.spill
+    if letters is not None and letters.directory is not None:
+        letters = msgspec.structs.replace(letters, directory=str(beside / letters.directory))
+    if spill.directory is not None:
+        spill = msgspec.structs.replace(spill, directory=str(beside / spill.directory))
+    checkpoint = str(beside / config.checkpoint)
+    return msgspec.structs.replace(config, checkpoint=checkpoint, dead_letters=letters, spill=spill)
 
 
 def _table(given: str | TableSection) -> PublishedTable:

@@ -73,21 +73,22 @@ class KafkaTopic:
     async def write(self, letters: Sequence[DeadLetter]) -> None:
         failed: list[KafkaError] = []
 
-        def done(error: KafkaError | None) -> None:
+        def done(_letter: object, error: KafkaError | None) -> None:
             if error is not None:
                 failed.append(error)
 
+        # Not before there is a letter: who only looks at the sink pays for no client of Kafka.
+        from strandline.kafka.flushing import flush  # noqa: PLC0415
+        from strandline.kafka.producer import Publisher  # noqa: PLC0415
+
         try:
             if self._publisher is None:
-                # Not before there is a letter: who only looks at the sink pays for no client of Kafka.
-                from strandline.kafka.producer import Publisher  # noqa: PLC0415
-
                 self._publisher = Publisher(self._settings)
             for letter in letters:
                 for value, headers in _pieces(letter):
                     await self._publish(self._publisher, value, letter.id.encode(), headers, done)
             # Longer than any of them takes to be reported on.
-            left = await self._publisher.flush(2 * WITHIN)
+            left = await flush(self._publisher, 2 * WITHIN)
         except KafkaError as error:
             raise DeadLetterFailed(f"Kafka topic '{self._topic}'", str(error)) from error
         if failed or left:
@@ -98,7 +99,7 @@ class KafkaTopic:
     ) -> None:
         while True:
             try:
-                publisher.publish(self._topic, value, key, headers, done)
+                publisher.publish(self._topic, value, key, headers, on_done=done)
             except PublisherFull:
                 await publisher.room()
             else:
@@ -183,10 +184,7 @@ class PostgresTable:
     async def write(self, letters: Sequence[DeadLetter]) -> None:
         try:
             async with asyncio.timeout(WITHIN.total_seconds()):
-                try:
-                    await self._insert(letters, create=False)
-                except psycopg.errors.UndefinedTable:
-                    await self._insert(letters, create=True)
+                await self._put(letters)
         except TimeoutError:
             raise DeadLetterFailed(f"table {self._table}", "no answer in time") from None
         except psycopg.Error as error:
@@ -196,10 +194,22 @@ class PostgresTable:
             problem = " ".join(str(error).split()) or type(error).__name__
             raise DeadLetterFailed(f"table {self._table}", problem) from error
 
+    async def _put(self, letters: Sequence[DeadLetter]) -> None:
+        try:
+            await self._insert(letters, create=False)
+        except psycopg.errors.UndefinedTable:
+            try:
+                await self._insert(letters, create=True)
+            except (psycopg.errors.DuplicateTable, psycopg.errors.UniqueViolation):
+                # Another task has made it at the same moment.
+                await self._insert(letters, create=False)
+
     async def _insert(self, letters: Sequence[DeadLetter], *, create: bool) -> None:
         rows = [(lsn_text(letter.lsn), *letter[1:]) for letter in letters]
         async with await psycopg.AsyncConnection.connect(self._url) as connection, connection.cursor() as cursor:
-            # Whatever the server's default is: it must be on disk when it is committed.
+            # Whatever the server's defaults are: it must be on disk when it is committed, and it is no error that
+            # another task writes the same at the same moment.
+            await cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
             await cursor.execute("SET LOCAL synchronous_commit = on")
             if create:
                 await cursor.execute(sql.SQL(CREATE).format(self._name))

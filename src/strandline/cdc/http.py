@@ -9,7 +9,8 @@ from typing import cast
 
 from strandline.clock import Clock, SystemClock
 from strandline.units import Nanos, nanos
-from strandline.wire.answers import Answer, Gathering
+from strandline.wire.answers import Answer
+from strandline.wire.gathering import Gathering
 
 MAX_ANSWER = 4 << 20
 """An answer to 500 records has about 60 kB."""

@@ -5,7 +5,7 @@ import logging
 from strandline.cdc.acknowledged import acknowledge
 from strandline.cdc.session import Session
 from strandline.cdc.slot import SlotIdentity, heartbeat
-from strandline.errors import PostgresError, PostgresRefused
+from strandline.errors import PostgresError, PostgresHindered, PostgresRefused
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +37,12 @@ class Keeper:
             return
         try:
             heartbeat(self._open(), beyond=end)
-        except PostgresRefused as error:
-            self._beats = False
-            log.warning("no heartbeats: %s; the slot moves on only as far as the server tells by itself", error.problem)
-        except PostgresError:
+        except PostgresError as error:
+            if isinstance(error, PostgresRefused) and not isinstance(error, PostgresHindered):
+                self._beats = False
+                told = "no heartbeats: %s; the slot moves on only as far as the server tells by itself"
+                log.warning(told, error.problem)
+                return
             self.close()
             raise
 

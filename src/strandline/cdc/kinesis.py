@@ -8,7 +8,7 @@ with the same id; the first arrivals of a key are in the order of their ids.
 import asyncio
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -22,6 +22,7 @@ from strandline.cdc.failures import BACKOFF, REGION, Course, Problem, answered
 from strandline.cdc.limits import SendOptions, ShardRate
 from strandline.cdc.outgoing import Record
 from strandline.cdc.sending import Failures, Fence, Sending, Sent
+from strandline.core.shards import HashRange, even_ranges
 from strandline.errors import StreamRefused
 
 DESCRIBE_ATTEMPTS = 5
@@ -59,9 +60,30 @@ class _Description(msgspec.Struct, rename="pascal"):
     stream_description_summary: _Summary
 
 
+class _Range(msgspec.Struct, rename="pascal"):
+    starting_hash_key: str
+    ending_hash_key: str
+
+
+class _Sequence(msgspec.Struct, rename="pascal"):
+    # A shard that was split or merged has one.
+    ending_sequence_number: str | None = None
+
+
+class _Shard(msgspec.Struct, rename="pascal"):
+    hash_key_range: _Range
+    sequence_number_range: _Sequence
+
+
+class _Shards(msgspec.Struct, rename="pascal"):
+    shards: list[_Shard]
+    next_token: str | None = None
+
+
 ENCODER = msgspec.json.Encoder()
 RESULTS = msgspec.json.Decoder(_Results)
 DESCRIPTION = msgspec.json.Decoder(_Description)
+SHARDS = msgspec.json.Decoder(_Shards)
 
 
 class Stream(NamedTuple):
@@ -93,11 +115,14 @@ class Sender:
         self._stream = stream
         self._named = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
         self._dead_letters = dead_letters
-        self._rate = None if self._options.shards is None else ShardRate(self._options.shards)
+        self._rate: ShardRate | None = None
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
     def send(self, batches: Iterable[pa.RecordBatch], *, leadership: int | None, fence: Fence) -> Sent:
         """Send all rows: columns `partition_key`, `event`, `lsn`, `ordinal`. Batches are asked for in a thread."""
+        if self._rate is None and self._options.shards is not None:
+            ranges = self._runner.run(self._ranges()) or even_ranges(self._options.shards)
+            self._rate = ShardRate(ranges, shards=self._options.shards, senders=self._options.senders)
         sending = Sending(
             partial(self._put, fence),
             self._dead_letters,
@@ -133,11 +158,38 @@ class Sender:
         None where it cannot be reached just now, or where these credentials may send and not ask
         (kinesis:DescribeStreamSummary).
         """
-        return self._runner.run(self._describe())
+        answer = self._runner.run(self._asked("DescribeStreamSummary", self._named))
+        if answer is None:
+            return None
+        try:
+            summary = DESCRIPTION.decode(answer).stream_description_summary
+        except msgspec.DecodeError:
+            raise StreamRefused(self._stream, str(NOT_KINESIS), NOT_KINESIS.advice) from None
+        return Stream(summary.stream_status, summary.open_shard_count, summary.max_record << 10)
 
-    async def _describe(self) -> Stream | None:
+    async def _ranges(self) -> list[HashRange]:
+        """The hash keys of the shards that are open; none where the stream cannot be asked (kinesis:ListShards)."""
+        found: list[HashRange] = []
+        asked: dict[str, str] = self._named
+        while (answer := await self._asked("ListShards", asked)) is not None:
+            try:
+                page = SHARDS.decode(answer)
+            except msgspec.DecodeError:
+                raise StreamRefused(self._stream, str(NOT_KINESIS), NOT_KINESIS.advice) from None
+            found += [
+                HashRange(int(shard.hash_key_range.starting_hash_key), int(shard.hash_key_range.ending_hash_key))
+                for shard in page.shards
+                if shard.sequence_number_range.ending_sequence_number is None
+            ]
+            if page.next_token is None:
+                return sorted(found, key=lambda each: each.first)
+            asked = {"NextToken": page.next_token}
+        return []
+
+    async def _asked(self, action: str, body: Mapping[str, str]) -> bytes | None:
+        """The answer to a question about the stream; None as `describe` has it."""
         attempt = 1
-        while isinstance(answer := await self._api.call("DescribeStreamSummary", ENCODER.encode(self._named)), Problem):
+        while isinstance(answer := await self._api.call(action, ENCODER.encode(body)), Problem):
             if answer.code in MAY_NOT:
                 return None
             backoff = BACKOFF.get(answer.course)
@@ -148,11 +200,7 @@ class Sender:
                 return None
             await asyncio.sleep(backoff.delay(attempt, random.random()) / 1e9)  # noqa: S311  (no secret)
             attempt += 1
-        try:
-            summary = DESCRIPTION.decode(answer).stream_description_summary
-        except msgspec.DecodeError:
-            raise StreamRefused(self._stream, str(NOT_KINESIS), NOT_KINESIS.advice) from None
-        return Stream(summary.stream_status, summary.open_shard_count, summary.max_record << 10)
+        return answer
 
     def close(self) -> None:
         """Close the connections and the dead-letter place."""

@@ -20,16 +20,21 @@ from strandline.cdc.session import Session
 from strandline.clock import AwakeClock, Clock
 from strandline.core import lease as core
 from strandline.core.lease import Claim, Granted, Lease, Refused
-from strandline.errors import NotLeading, PostgresError, PostgresRefused
+from strandline.errors import NotLeading, PostgresError, PostgresRefused, SlotBusy
 from strandline.units import Nanos, nanos
 
 TERM = timedelta(seconds=10)
 MARGIN = timedelta(milliseconds=250)
-# Of a term, the share after which it is asked for again.
+# Of a term, the share after which it is asked for again; sooner where that is long, for it is how a lock session that
+# is lost is noticed.
 AGAIN = 3
+AT_LEAST_EVERY = 1.0
 LOCK_WAIT = 1.0
 ANSWER = 5.0
 MOST_CONFLICTS = 50
+# Whoever publishes asks several times a second whether it leads, but for when Spark begins or a snapshot is taken. One
+# that has asked and then does not for so long stands still, such as in a JVM that says nothing, and is to be replaced.
+STANDS_STILL = nanos(timedelta(minutes=3))
 # So long after a lease ran out, a session that still holds the lock is taken for one that stands still.
 STUCK = nanos(timedelta(seconds=1))
 
@@ -128,13 +133,19 @@ class Leadership:
         self._term = term
         self._clock = clock
         self._until = core.countdown(asked, Nanos(lease.expires - now), nanos(MARGIN))
+        self._checked: Nanos | None = None
         self._failure: NotLeading | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="strandline-lease", daemon=True)
         self._thread.start()
 
-    def check(self) -> None:
-        """Returns while we lead; raises NotLeading from then on. Asks nobody but our own clock."""
+    def check(self, *, once: bool = False) -> None:
+        """Returns while we lead; raises NotLeading from then on. Asks nobody but our own clock.
+
+        Whoever does not ask once only goes on asking: where it stops to, the lease is not renewed for it.
+        """
+        if not once:
+            self._checked = self._clock.monotonic()
         if self._failure is None and self._clock.monotonic() >= self._until:
             self._lose("its lease ran out before it could be renewed")
         if self._failure is not None:
@@ -146,7 +157,7 @@ class Leadership:
         return Nanos(max(0, self._until - self._clock.monotonic()))
 
     def _keep(self) -> None:
-        while not self._ended.wait(self._term / 1e9 / AGAIN) and self._failure is None:
+        while not self._ended.wait(min(self._term / 1e9 / AGAIN, AT_LEAST_EVERY)) and self._failure is None:
             try:
                 self._renew()
             except PostgresError as error:
@@ -154,6 +165,9 @@ class Leadership:
 
     def _renew(self) -> None:
         asked = self._clock.monotonic()
+        if self._checked is not None and asked - self._checked > STANDS_STILL:
+            self._lose(f"whoever publishes has stood still for {STANDS_STILL / 1e9:g} s")
+            return
         renewed, now = change_lease(
             self._session, self.name, lambda found, now: core.renew(found, self.number, now=now, term=self._term)
         )
@@ -242,9 +256,17 @@ def _locked(session: Session, name: str, deadline: float) -> bool:
         _, found, now = _read(session, name)
         # Who has just got the lock, and is about to lead, has had the time to.
         if found is not None and now > found.expires + STUCK and patience >= LOCK_WAIT:
-            session.query(STUCK_SESSION, key)
+            _end_holder(session, name, key)
         return False
     return True
+
+
+def _end_holder(session: Session, name: str, key: int) -> None:
+    try:
+        session.query(STUCK_SESSION, key)
+    except PostgresRefused as error:
+        problem = f"who led '{name}' stands still and holds its lock, and its session cannot be ended: {error.problem}"
+        raise SlotBusy(problem, "have all instances connect as one role, or GRANT pg_signal_backend to it") from None
 
 
 def _take(session: Session, name: str, holder: str, term: Nanos, clock: Clock) -> Leadership | float:

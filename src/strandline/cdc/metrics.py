@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 from strandline.cdc.figures import Figures
 from strandline.cdc.lease import Leadership
 from strandline.cdc.slot import SlotState
+from strandline.cdc.snapshot_record import SnapshotState
 from strandline.clock import Clock, SystemClock
 from strandline.core.histogram import Histogram
 from strandline.core.lag import LogAge
@@ -18,6 +19,16 @@ PREFIX = "strandline_cdc_"
 EPOCHS_BELOW = tuple(range(26, 38))
 """Powers of two of a nanosecond, which the histogram counts exactly: 67 milliseconds to 137 seconds."""
 
+COUNTED = {
+    "events": "Records that the stream accepted.",
+    "bytes": "Of those, data and keys.",
+    "requests": "Requests to the stream, failed ones too.",
+    "retries": "Times that a record had to be sent again.",
+    "throttled": "Of those, because the stream or a shard was too slow for us.",
+    "dead_letters": "Records that were put away since the stream takes them never.",
+    "snapshot_rows": "Rows of snapshots that were delivered; they are among events, or dead letters.",
+}
+
 
 class CdcMetrics(Collector):
     """Counts since the start of the process. Fed and read from any thread."""
@@ -25,7 +36,7 @@ class CdcMetrics(Collector):
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._counts = dict.fromkeys(("events", "bytes", "requests", "retries", "throttled", "dead_letters"), 0)
+        self._counts = dict.fromkeys(COUNTED, 0)
         self._epochs = Histogram()
         self._leaderships = 0
         self._leading: Leadership | None = None
@@ -33,6 +44,7 @@ class CdcMetrics(Collector):
         self._hottest = 0.0
         self._delay: float | None = None
         self._slot: SlotState | None = None
+        self._snapshot: SnapshotState | None = None
         self._reachable: bool | None = None
         self._age = LogAge()
 
@@ -44,7 +56,7 @@ class CdcMetrics(Collector):
             self._moved_at = None if leadership is None else self._clock.monotonic()
 
     def delivered(self, figures: Figures) -> None:
-        """An epoch was delivered."""
+        """An epoch was delivered, or a part of a snapshot."""
         told = (
             ("events", figures.records),
             ("bytes", figures.bytes),
@@ -52,10 +64,13 @@ class CdcMetrics(Collector):
             ("retries", figures.retried),
             ("throttled", figures.throttled),
             ("dead_letters", figures.dead_lettered),
+            ("snapshot_rows", figures.records + figures.dead_lettered if figures.epoch is None else 0),
         )
         with self._lock:
             for name, count in told:
                 self._counts[name] += count
+            if figures.epoch is None:
+                return
             self._moved_at = self._clock.monotonic()
             if figures.records:
                 self._hottest = figures.hottest_per_s
@@ -67,12 +82,12 @@ class CdcMetrics(Collector):
         with self._lock:
             self._epochs.add(took)
 
-    def looked(self, slot: SlotState | None, *, reachable: bool) -> None:
-        """The slot as it stands; None where there is none, or Postgres could not be asked."""
+    def looked(self, slot: SlotState | None, snapshot: SnapshotState | None = None, *, reachable: bool) -> None:
+        """The slot as it stands, and its snapshot; None where there is none, or Postgres could not be asked."""
         with self._lock:
             self._reachable = reachable
             if reachable:
-                self._slot = slot
+                self._slot, self._snapshot = slot, snapshot
             if slot is not None:
                 self._age.look(self._clock.monotonic(), slot.server)
 
@@ -87,16 +102,8 @@ class CdcMetrics(Collector):
         yield from found
 
     def _counted(self) -> Iterator[Metric]:
-        counts = self._counts
-        for name, text in (
-            ("events", "Records that the stream accepted."),
-            ("bytes", "Of those, data and keys."),
-            ("requests", "Requests to the stream, failed ones too."),
-            ("retries", "Times that a record had to be sent again."),
-            ("throttled", "Of those, because the stream or a shard was too slow for us."),
-            ("dead_letters", "Records that were put away since the stream takes them never."),
-        ):
-            yield CounterMetricFamily(PREFIX + name, text, value=counts[name])
+        for name, text in COUNTED.items():
+            yield CounterMetricFamily(PREFIX + name, text, value=self._counts[name])
         yield CounterMetricFamily(PREFIX + "leaderships", "Times that this instance began to lead.", self._leaderships)
         *below, total = self._epochs.below(EPOCHS_BELOW)
         buckets = [
@@ -129,6 +136,18 @@ class CdcMetrics(Collector):
             gauges += [
                 ("lag_bytes", "Of the log, behind what is acknowledged.", slot.lag),
                 ("lag_seconds", "For how long the log has gone beyond what is acknowledged.", behind),
+            ]
+        if (snapshot := self._snapshot) is not None:
+            gauges += [
+                ("snapshot_tables", "Tables whose rows are to be sent before the changes.", len(snapshot.tables)),
+                ("snapshot_tables_finished", "Of those, delivered to their end.", snapshot.tables_finished),
+                ("snapshot_chunks", "Chunks of those tables.", snapshot.chunks),
+                ("snapshot_chunks_done", "Of those, delivered.", snapshot.chunks_done),
+                (
+                    "snapshot_finished",
+                    "1 when all rows are delivered, and changes follow.",
+                    snapshot.finished is not None,
+                ),
             ]
         for name, text, value in gauges:
             yield GaugeMetricFamily(PREFIX + name, text, value=value)

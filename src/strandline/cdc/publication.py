@@ -8,7 +8,7 @@ from strandline.errors import CannotReplicate, OptionError, PostgresRefused
 from strandline.wire.change import OWN_SCHEMA
 from strandline.wire.partition_key import table_name
 
-# Postgres ends the statement of whoever updates such a table, so its owner learns of it before we do.
+# Postgres ends the statement of whoever updates or deletes rows of such a table.
 WITHOUT_IDENTITY = """
     select distinct format('%I.%I', n.nspname, c.relname) as name
     from pg_publication_tables t
@@ -20,6 +20,31 @@ WITHOUT_IDENTITY = """
             c.relreplident = 'd' and i.indisprimary and i.indisvalid or c.relreplident = 'i' and i.indisreplident)
     ) and c.relreplident <> 'f'
     order by name"""
+# Of tables with a list of columns: what it lacks of the replica identity; with FULL, Postgres takes no list. Of those
+# with a condition: what it asks for beyond the identity.
+NOT_COVERED = r"""
+    with identity as (
+        select r.oid, a.attnum, a.attname, c.relreplident = 'f' as is_full
+        from pg_publication_rel r join pg_class c on c.oid = r.prrelid
+        join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+        where c.relreplident = 'f' or exists (
+            select from pg_index i where i.indrelid = c.oid and (
+                c.relreplident = 'd' and i.indisprimary or c.relreplident = 'i' and i.indisreplident)
+            and a.attnum = any ((i.indkey::int2[])[0:i.indnkeyatts - 1])))
+    select format('%I.%I', n.nspname, c.relname), found.attname, found.is_asked
+    from pg_publication p
+    join pg_publication_rel r on r.prpubid = p.oid
+    join pg_class c on c.oid = r.prrelid
+    join pg_namespace n on n.oid = c.relnamespace
+    cross join lateral (
+        select i.attname, false as is_asked from identity i
+        where i.oid = r.oid and r.prattrs is not null and (i.is_full or i.attnum <> all (r.prattrs::int2[]))
+        union all
+        select a.attname, true from regexp_matches(r.prqual::text, ':varattno (\d+)', 'g') as used
+        join pg_attribute a on a.attrelid = c.oid and a.attnum = used[1]::int2
+        where not exists (select from identity i where i.oid = r.oid and i.attnum = a.attnum)) as found
+    where p.pubname = any ($1::text[]) and (p.pubupdate or p.pubdelete)
+    order by 1, 3, 2 limit 1"""
 # With replica identity FULL the log names no key. What a key includes without being known by it comes last.
 FULL_KEYS = """
     select n.nspname, c.relname, a.attname
@@ -40,6 +65,14 @@ PUBLISHES = """
             where s.pnpubid = p.oid and n.nspname = $2)
         or exists (select from pg_publication_tables t
             where t.pubname = p.pubname and t.schemaname = $2 and t.tablename = $3))"""
+# Neither names it nor all of its schema, nor publishes everything.
+WITHOUT = """
+    select from pg_publication p where p.pubname = $1 and not p.puballtables
+        and not exists (select from pg_publication_namespace s join pg_namespace n on n.oid = s.pnnspid
+            where s.pnpubid = p.oid and n.nspname = $2)
+        and not exists (select from pg_publication_rel r join pg_class c on c.oid = r.prrelid
+            join pg_namespace n on n.oid = c.relnamespace
+            where r.prpubid = p.oid and n.nspname = $2 and c.relname = $3)"""
 MOST_NAMED = 5
 
 
@@ -76,15 +109,24 @@ class Publication:
 
 
 def create_publication(session: Session, publication: Publication) -> None:
-    """Make a publication. One of that name that is there already stays as it is."""
+    """Make a publication. One of that name that is there already stays, and must have what is wanted.
+
+    One that must not be is not made at all: it would end the statements of whoever updates its tables.
+    """
     if session.query("select from pg_publication where pubname = $1", publication.name):
+        _check_content(session, publication)
         return
+    session.query("begin")
     try:
         session.query(publication.sql())
+        check_publications(session, [publication.name])
+        session.query("commit")
     except PostgresRefused as error:
+        session.query("rollback")
         match error.code:
-            case "42710":
-                return
+            # Another instance has made it: before, or at this moment.
+            case "42710" | "23505":
+                _check_content(session, publication)
             case "42501":
                 raise CannotReplicate(
                     f"publication '{publication.name}' cannot be created: {error.problem}",
@@ -92,7 +134,27 @@ def create_publication(session: Session, publication: Publication) -> None:
                 ) from None
             case _:
                 problem = f"publication '{publication.name}' cannot be created: {error.problem}"
-                raise OptionError(f"{problem}; the statement was: {publication.sql()}") from None
+                raise CannotReplicate(problem, f"the statement was: {publication.sql()}") from None
+    except CannotReplicate:
+        session.query("rollback")
+        raise
+
+
+def _check_content(session: Session, publication: Publication) -> None:
+    """Refuse one that lacks a table or a schema that is wanted: one that was made for less, or lost a dropped table.
+
+    What it has beyond that, and conditions and columns, are whoever made it.
+    """
+    wanted = [(table.schema, table.name, table.sql()) for table in publication.tables]
+    wanted += [(schema, "", f"TABLES IN SCHEMA {quoted(schema)}") for schema in publication.schemas]
+    for schema, table, sql in wanted:
+        if session.query(WITHOUT, publication.name, schema, table):
+            what = f"table '{schema}.{table}'" if table else f"schema '{schema}'"
+            raise CannotReplicate(
+                f"publication '{publication.name}' is there and does not have {what}",
+                f"run: ALTER PUBLICATION {quoted(publication.name)} ADD {sql} (its changes come from then on, and not "
+                "the rows that are there), or take it out of postgres.create",
+            )
 
 
 def check_publications(session: Session, names: Sequence[str]) -> None:
@@ -105,7 +167,8 @@ def check_publications(session: Session, names: Sequence[str]) -> None:
     if missing:
         raise CannotReplicate(
             f"publication '{missing[0]}' does not exist in this database",
-            f"create it (CREATE PUBLICATION {quoted(missing[0])} FOR TABLE ...) or have it created",
+            f"create it (CREATE PUBLICATION {quoted(missing[0])} FOR TABLE ...), or have `strandline cdc run` do so "
+            "(postgres.create in its file)",
         )
     tables = [row[0] or "" for row in session.query(WITHOUT_IDENTITY, array(names))]
     if tables:
@@ -115,6 +178,14 @@ def check_publications(session: Session, names: Sequence[str]) -> None:
             f"without a replica identity, Postgres refuses updates and deletes of {named}{more}",
             f"add a primary key, or run: ALTER TABLE {tables[0]} REPLICA IDENTITY FULL",
         )
+    for table, column, is_asked in session.query(NOT_COVERED, array(names)):
+        if is_asked == "t":
+            problem = f"the condition of {table} asks for '{column}', which is not part of the table's replica identity"
+            remedy = f"ask for columns of that alone, or run: ALTER TABLE {table} REPLICA IDENTITY FULL"
+        else:
+            problem = f"the columns of {table} leave out '{column}', which is part of the table's replica identity"
+            remedy = "add it to them (with REPLICA IDENTITY FULL, name no columns)"
+        raise CannotReplicate(f"{problem}: Postgres would refuse updates and deletes of the table", remedy)
 
 
 def check_dead_letters(session: Session, publication: str, table: str) -> None:

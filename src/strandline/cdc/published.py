@@ -8,6 +8,7 @@ from msgspec import Struct
 from strandline.cdc.session import Session, quoted
 from strandline.core.chunks import Size, Span, cut
 from strandline.wire.change import OWN_SCHEMA
+from strandline.wire.partition_key import KeyRule
 from strandline.wire.pgoutput import Column, Relation, ReplicaIdentity, Type
 
 TIMEOUT: Final = 60.0
@@ -15,7 +16,8 @@ TIMEOUT: Final = 60.0
 # Postgres tells the names of types from here on; those below are the same everywhere.
 FIRST_TOLD: Final = 10_000
 # Columns, and which of them are the replica identity, as pgoutput has it. A domain is named by its base type. The rows
-# of a partitioned table lie in its leaves; foreign and unlogged ones are not replicated.
+# of a partitioned table lie in its leaves; foreign and unlogged ones are not replicated. pg_partition_tree would tell
+# them too, and lock them all until the snapshot is given up.
 TABLES: Final = """
     select json_build_object('oid', c.oid::bigint, 'schema', n.nspname, 'name', c.relname, 'identity', c.relreplident,
         'where', coalesce(t.rowfilter, ''),
@@ -39,7 +41,14 @@ TABLES: Final = """
             select coalesce(json_agg(json_build_array(l.oid::bigint, s.nspname, l.relname, l.relfilenode::bigint,
                 json_build_array(pg_relation_size(l.oid) / current_setting('block_size')::int,
                     pg_table_size(l.oid) / current_setting('block_size')::int)) order by l.oid), '[]')
-            from (select c.oid as relid union select relid from pg_partition_tree(c.oid) where isleaf) as within
+            from (
+                with recursive within as (
+                    select c.oid as relid
+                    union all
+                    select i.inhrelid from within
+                    join pg_inherits i on i.inhparent = within.relid and not i.inhdetachpending
+                    join pg_class p on p.oid = i.inhrelid and p.relispartition)
+                select relid from within) as within
             join pg_class l on l.oid = within.relid and l.relkind = 'r' and l.relpersistence = 'p'
             join pg_namespace s on s.oid = l.relnamespace))
     from pg_publication_tables t
@@ -73,6 +82,11 @@ class SnapshotTable(Struct, frozen=True, kw_only=True):
     leaves: tuple[Leaf, ...]
 
     @property
+    def oid(self) -> int:
+        """What it is known by, whatever its name is."""
+        return self.relation.oid
+
+    @property
     def name(self) -> tuple[str, str]:
         """Schema and name."""
         return self.relation.schema, self.relation.name
@@ -103,6 +117,12 @@ class Chunk(Struct, frozen=True, kw_only=True):
 def published_tables(session: Session, publication: str) -> list[SnapshotTable]:
     """The tables of a publication, as the session sees them; ours, of which no events come, left out."""
     return [_table(json.loads(row[0] or "")) for row in session.query(TABLES, publication, OWN_SCHEMA, timeout=TIMEOUT)]
+
+
+def check_keys(session: Session, publication: str, template: str) -> None:
+    """Refuse a template of partition keys that some table of a publication has not the columns for."""
+    for table in published_tables(session, publication):
+        KeyRule(table.relation, template, {})
 
 
 def chunks(tables: list[SnapshotTable], most: int) -> list[Chunk]:

@@ -79,6 +79,7 @@ class Replication:
         self._bytes = 0
         self._failure: PostgresError | None = None
         self._position: int | None = None
+        self._place: int | None = None
         self._start = 0
         self._received = 0
         self._flushed = 0
@@ -143,6 +144,12 @@ class Replication:
         """
         with self._ready:
             return None if self._frames else self._position
+
+    @property
+    def place(self) -> int | None:
+        """Where in the log the server reads, as it said last. That may be before the start, for long."""
+        with self._ready:
+            return self._place
 
     def close(self) -> None:
         """Give the slot back. What was acknowledged last is still told."""
@@ -286,6 +293,7 @@ class Replication:
                 self._received = max(self._received, position)
             if frames or position is not None:
                 self._position = position
+                self._place = highest if position is None else position
             self._is_full = self._has_no_room()
 
     def _has_no_room(self) -> bool:

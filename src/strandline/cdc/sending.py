@@ -4,6 +4,8 @@
 - The fence is asked before every request, as the last thing, and now and then. When it raises, all that is on its way
   is broken off.
 - A record that is wrong is in the dead-letter place before it counts as done.
+- Whoever is asked for the next batch, in a thread, has ended when a send fails: it may be about to take the slot, which
+  by then is another's.
 """
 
 import asyncio
@@ -11,6 +13,7 @@ import logging
 import random
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -27,6 +30,9 @@ from strandline.units import Nanos, nanos
 
 WATCH_EVERY = 0.25
 TELL_EVERY = nanos(timedelta(seconds=10))
+MOST_TOLD = 500
+READER_ENDS_WITHIN = 15.0
+"""Then a failure is handed on all the same: who gives batches may wait for minutes for a server that is silent."""
 
 Fence = Callable[[], Nanos]
 """For how long we lead without another word; raises NotLeading when we do not. It is asked on the event loop, so it
@@ -59,6 +65,8 @@ class Sent:
     throttled: int = 0
     """Of those, how often because we were too fast."""
     dead_lettered: int = 0
+    first_letter: str | None = None
+    """Of those, the first: its id and the reason."""
     hottest_key: str | None = None
     """The key with the most records, which went one after another."""
     hottest_records: int = 0
@@ -100,6 +108,8 @@ class Sending:
         self._hottest: Counter[str] = Counter()
         self._told: Nanos | None = None
         self._woken = asyncio.Event()
+        self._reader = ThreadPoolExecutor(1, "strandline-batches")
+        self._asked: Future[pa.RecordBatch | None] | None = None
 
     async def run(self, batches: Iterable[pa.RecordBatch]) -> Sent:
         began = clock.monotonic()
@@ -110,6 +120,8 @@ class Sending:
                 watch.cancel()
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
+        finally:
+            self._end_reader()
         sent = self._sent
         sent.seconds = (clock.monotonic() - began) / 1e9
         for key, count in self._hottest.most_common(1):
@@ -130,7 +142,8 @@ class Sending:
         while is_more or plan.records:
             while is_more and self._has_room():
                 # In a thread: who gives them may be slow, and answers come meanwhile.
-                batch = await asyncio.to_thread(next, batches, None)
+                self._asked = self._reader.submit(next, batches, None)
+                batch = await asyncio.wrap_future(self._asked)
                 if batch is None:
                     is_more = False
                 else:
@@ -142,6 +155,12 @@ class Sending:
                 # No time-out: what is not finished is on its way, or waits its time to go again.
                 await self._woken.wait()
                 self._woken.clear()
+
+    def _end_reader(self) -> None:
+        """Nobody is asked for another batch, and who was asked has ended. Nothing else is left to do meanwhile."""
+        self._reader.shutdown(wait=False)
+        if self._asked is not None and wait([self._asked], READER_ENDS_WITHIN).not_done:
+            log.warning("who was asked for the next changes has not ended after %g s", READER_ENDS_WITHIN)
 
     def _has_room(self) -> bool:
         plan, options = self._plan, self._options
@@ -244,4 +263,5 @@ class Sending:
             raise DeadLetterFailed("a place", problem)
         await self._dead_letters.write(letters)
         self._sent.dead_lettered += len(letters)
+        self._sent.first_letter = self._sent.first_letter or f"{letters[0].id}: {letters[0].reason}"[:MOST_TOLD]
         log.warning("%d records are dead letters now, the first %s: %s", len(letters), letters[0].id, letters[0].reason)

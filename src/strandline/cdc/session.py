@@ -14,7 +14,14 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from strandline.errors import ConnectionLost, OptionError, PostgresRefused, PostgresUnreachable
+from strandline.errors import (
+    ConnectionLost,
+    OptionError,
+    PostgresError,
+    PostgresHindered,
+    PostgresRefused,
+    PostgresUnreachable,
+)
 from strandline.wire.pgtext import SETTINGS as PRINTED
 
 TIMEOUT = 10.0
@@ -25,7 +32,17 @@ SETTINGS: Mapping[str, str] = {
     "statement_timeout": "0",
     "idle_session_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
+    # What leads and what was delivered must outlive a crash of the server, whatever the database takes lightly. To wait
+    # for a standby would help nobody: on another timeline it is told as a loss.
+    "synchronous_commit": "local",
+    # Two who change the lease at a time are to find that out, and not to be refused.
+    "default_transaction_isolation": "read committed",
+    # That a publication is gone, and its changes with it, is told as a warning.
+    "client_min_messages": "warning",
 }
+# Codes, and classes of them, that whoever waits may outlive: read-only, cancelled, a lock that is held; transactions
+# that were in each other's way, no room, a fault of the system below.
+PASSING = ("25006", "57014", "55P03", "40", "53", "58")
 STREAMS = {pq.ExecStatus.COPY_BOTH, pq.ExecStatus.COPY_OUT}
 
 Row = tuple[str | None, ...]
@@ -39,6 +56,8 @@ class Session:
         self._replication = replication
         self.address, conninfo = _parameters(dsn, timeout, replication=replication)
         self.pgconn = self._connect(conninfo.encode(), time.monotonic() + timeout)
+        if replication and self.version >= 17:
+            self._allow_long_transactions()
 
     def _connect(self, conninfo: bytes, deadline: float) -> "pq.abc.PGconn":
         connection = pq.PGconn.connect_start(conninfo)
@@ -58,6 +77,14 @@ class Session:
         connection.nonblocking = 1
         self._process = connection.backend_pid
         return connection
+
+    def _allow_long_transactions(self) -> None:
+        """A large transaction is sent for as long as it takes us to deliver it. Before version 17 there is no limit."""
+        try:
+            self.query("SET transaction_timeout = 0")
+        except PostgresError:
+            self.close()
+            raise
 
     def query(self, sql: str, *parameters: object, timeout: float | None = None) -> list[Row]:
         """Run one statement with parameters $1, $2 and so on; its rows."""
@@ -113,7 +140,8 @@ class Session:
         # Class 57P: the server shuts down, or somebody ended this session.
         if not code or code.startswith("57P"):
             return ConnectionLost(self.address, problem)
-        return PostgresRefused(self.address, code, problem)
+        kind = PostgresHindered if code.startswith(PASSING) else PostgresRefused
+        return kind(self.address, code, problem)
 
     def _await(self, events: int, deadline: float) -> None:
         if not wait(self.pgconn.socket, events, deadline):
@@ -148,7 +176,8 @@ def _parameters(dsn: str, timeout: float, *, replication: bool) -> tuple[str, st
     """Host and port for people, and the whole connection string."""
     try:
         given = conninfo_to_dict(dsn)
-        settings = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
+        # A space would end the value.
+        settings = " ".join("-c {}={}".format(name, value.replace(" ", "\\ ")) for name, value in SETTINGS.items())
         whole = make_conninfo(
             dsn,
             fallback_application_name="strandline",

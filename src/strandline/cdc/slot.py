@@ -18,6 +18,7 @@ from strandline.errors import (
     PostgresRefused,
     PostgresUnreachable,
     SlotBusy,
+    SlotDelayed,
 )
 from strandline.wire.pgoutput import lsn_text
 
@@ -134,7 +135,7 @@ def create_slot(dsn: str, slot: str, *, temporary: bool = False, wait: float = 6
     return NewSlot(session, slot, parse_lsn(point or ""), snapshot or "")
 
 
-def _still_waiting(dsn: str, slot: str, wait: float, process: int) -> CannotReplicate:
+def _still_waiting(dsn: str, slot: str, wait: float, process: int) -> SlotDelayed:
     with Session(dsn) as other:
         other.query("select pg_terminate_backend($1::int)", process)
         rows = other.query(
@@ -142,9 +143,9 @@ def _still_waiting(dsn: str, slot: str, wait: float, process: int) -> CannotRepl
             process,
         )
     pids = ", ".join(row[0] or "" for row in rows[:5])
-    return CannotReplicate(
+    return SlotDelayed(
         f"slot '{slot}' could not be created within {wait:g} s: transactions still run (processes {pids or 'unknown'})",
-        "wait for them or end them, and start again",
+        "wait for them or end them",
     )
 
 
@@ -199,13 +200,14 @@ def look(session: Session, slot: str) -> SlotState | None:
     )
 
 
-def check_slot(session: Session, slot: str, *, at: int | None = None, kept: SlotIdentity | None = None) -> SlotState:
-    """A slot from which all changes after `at` can be read, and which nobody else reads.
+def checked(
+    session: Session, slot: str, state: SlotState | None, *, at: int | None, kept: SlotIdentity | None
+) -> SlotState:
+    """A slot that was looked at, if all changes after `at` can be read from it, and nobody else reads it.
 
     `at` is the end of what is known to be safe: the last offset, or an idle advance that was recorded. `kept` is the
     identity that was recorded with it.
     """
-    state = look(session, slot)
     if state is None:
         if kept is None and at is None:
             raise CannotReplicate(f"slot '{slot}' does not exist", "have it created, with a snapshot of what is there")

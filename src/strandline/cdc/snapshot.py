@@ -17,6 +17,7 @@ The law, whoever fails when:
   nothing said about it, needs none.
 """
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -25,7 +26,7 @@ from strandline.cdc.publication import full_keys
 from strandline.cdc.published import SnapshotTable, published_tables
 from strandline.cdc.session import Session
 from strandline.cdc.slot import NewSlot, beyond, create_slot, look
-from strandline.cdc.snapshot_record import SnapshotRecord
+from strandline.cdc.snapshot_record import SnapshotRecord, SnapshotState
 from strandline.errors import PostgresError, SnapshotLost
 
 ABOUT = """
@@ -67,6 +68,18 @@ class HeldSnapshot:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def left_to_read(published: Sequence[SnapshotTable], state: SnapshotState | None) -> list[SnapshotTable]:
+    """The tables that are not finished, the smallest first.
+
+    A table that was renamed since is the same, and its rows came under its old name, as they would have before a
+    renaming later on. One that was made anew under an old name is another: its rows may be older than its place in
+    the publication, and the slot has nothing of them.
+    """
+    finished = {table.oid for table in state.tables if table.finished} if state else set()
+    # Most tables that are emptied often are small, and are read before it happens again.
+    return sorted((table for table in published if table.oid not in finished), key=lambda table: table.blocks)
 
 
 def make_slot(dsn: str, record: SnapshotRecord) -> HeldSnapshot:

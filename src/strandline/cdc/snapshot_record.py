@@ -1,6 +1,7 @@
 """How far a snapshot has come, kept in Postgres beside the lease: which tables are finished, for whoever leads next.
 
-Only the leadership that took it over last writes to it.
+Only the leadership that took it over last writes to it. Tables are known by their oid: one that is renamed is the same,
+and one that is made anew under the same name is another.
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from strandline.cdc import tables
+from strandline.cdc.published import SnapshotTable
 from strandline.cdc.session import Session, parse_lsn
 from strandline.errors import NotLeading, PostgresRefused
 from strandline.units import Nanos
@@ -19,15 +21,16 @@ TABLES: Final = {
         slot text primary key, leadership bigint not null, start pg_lsn, begun timestamptz not null,
         finished timestamptz)""",
     "snapshot_table": """create table if not exists strandline.snapshot_table (
-        slot text references strandline.snapshot on delete cascade, schema_name text, table_name text,
-        point pg_lsn not null, rows bigint not null, chunks int not null, chunks_done int not null,
-        primary key (slot, schema_name, table_name))""",
+        slot text references strandline.snapshot on delete cascade, relation oid, schema_name text not null,
+        table_name text not null, point pg_lsn not null, rows bigint not null, chunks int not null,
+        chunks_done int not null, primary key (slot, relation))""",
 }
 WANT: Final = """
     insert into strandline.snapshot values ($1, $2::bigint, null, clock_timestamp(), null)
     on conflict (slot) do update set leadership = excluded.leadership, start = null, begun = excluded.begun,
         finished = null returning slot"""
 FORGET: Final = "delete from strandline.snapshot_table where slot = $1"
+FORGET_ALL: Final = "delete from strandline.snapshot where slot = $1"
 TAKE_OVER: Final = """
     update strandline.snapshot set leadership = $2::bigint, start = coalesce(start, $3::pg_lsn)
     where slot = $1 returning start"""
@@ -39,27 +42,33 @@ FINISH: Final = """
 # An empty table is finished from the start. What is finished stays as it is.
 BEGIN_TABLE: Final = """
     insert into strandline.snapshot_table
-    select $1, $3, $4, $5::pg_lsn, 0, $6::int, 0 from strandline.snapshot where slot = $1 and leadership = $2::bigint
-    on conflict (slot, schema_name, table_name) do update set point = excluded.point, rows = 0,
-        chunks = excluded.chunks, chunks_done = 0
+    select $1, $3::oid, $4, $5, $6::pg_lsn, 0, $7::int, 0
+    from strandline.snapshot where slot = $1 and leadership = $2::bigint
+    on conflict (slot, relation) do update set schema_name = excluded.schema_name, table_name = excluded.table_name,
+        point = excluded.point, rows = 0, chunks = excluded.chunks, chunks_done = 0
     returning slot"""
+KEEP: Final = """
+    delete from strandline.snapshot_table t using strandline.snapshot s
+    where s.slot = $1 and s.leadership = $2::bigint and t.slot = s.slot and t.relation <> all ($3::oid[])"""
 ADD: Final = """
-    update strandline.snapshot_table t set rows = t.rows + $5::bigint, chunks_done = t.chunks_done + $6::int
+    update strandline.snapshot_table t set rows = t.rows + $4::bigint, chunks_done = t.chunks_done + $5::int
     from strandline.snapshot s where s.slot = $1 and s.leadership = $2::bigint and t.slot = s.slot
-        and schema_name = $3 and table_name = $4 returning t.slot"""
+        and relation = $3::oid returning t.slot"""
 READ: Final = """
     select start, (extract(epoch from begun) * 1000000)::bigint, (extract(epoch from finished) * 1000000)::bigint
     from strandline.snapshot where slot = $1"""
 READ_TABLES: Final = """
-    select schema_name, table_name, point, rows, chunks, chunks_done from strandline.snapshot_table
-    where slot = $1 order by 1, 2"""
+    select relation, schema_name, table_name, point, rows, chunks, chunks_done from strandline.snapshot_table
+    where slot = $1 order by 2, 3"""
 
 
 class TableState(Struct, frozen=True, kw_only=True):
     """How far a table is."""
 
+    oid: int
     schema: str
     name: str
+    """As it was named then."""
     point: int
     """The LSN of the snapshot that it is read under."""
     rows: int
@@ -86,11 +95,20 @@ class SnapshotState(Struct, frozen=True, kw_only=True):
         """Of how many tables all rows are delivered."""
         return sum(table.finished for table in self.tables)
 
+    @property
+    def chunks(self) -> int:
+        """Of all tables."""
+        return sum(table.chunks for table in self.tables)
+
+    @property
+    def chunks_done(self) -> int:
+        """Of how many chunks all rows are delivered."""
+        return sum(table.chunks_done for table in self.tables)
+
     def __str__(self) -> str:
         rows = sum(table.rows for table in self.tables)
-        done, chunks = (sum(getattr(table, name) for table in self.tables) for name in ("chunks_done", "chunks"))
         tables = f"{self.tables_finished} of {len(self.tables)} tables"
-        return f"{tables}, {done:,} of {chunks:,} chunks, {rows:,} rows"
+        return f"{tables}, {self.chunks_done:,} of {self.chunks:,} chunks, {rows:,} rows"
 
 
 def snapshot_state(session: Session, slot: str) -> SnapshotState | None:
@@ -111,6 +129,7 @@ def snapshot_state(session: Session, slot: str) -> SnapshotState | None:
         finished=None if finished is None else Nanos(int(finished) * 1_000),
         tables=[
             TableState(
+                oid=int(oid or 0),
                 schema=schema or "",
                 name=name or "",
                 point=parse_lsn(point or ""),
@@ -118,7 +137,7 @@ def snapshot_state(session: Session, slot: str) -> SnapshotState | None:
                 chunks=int(chunks or 0),
                 chunks_done=int(done or 0),
             )
-            for schema, name, point, count, chunks, done in found
+            for oid, schema, name, point, count, chunks, done in found
         ],
     )
 
@@ -143,6 +162,11 @@ class SnapshotRecord:
             tables.ask(session, FORGET, self.slot)
             self._written(tables.ask(session, WANT, self.slot, self.leadership))
 
+    def forget(self) -> None:
+        """None is due any more. To be said before a slot is made without one."""
+        with Session(self._dsn) as session:
+            tables.ask(session, FORGET_ALL, self.slot)
+
     def start(self, point: int) -> None:
         """The slot is made, and begins here."""
         with Session(self._dsn) as session:
@@ -155,18 +179,24 @@ class SnapshotRecord:
         self._written(rows)
         return parse_lsn(rows[0][0] or "")
 
-    def begin_tables(self, point: int, chunks: Sequence[tuple[tuple[str, str], int]]) -> None:
-        """These tables are read under a snapshot, from the beginning, in so many chunks each."""
-        with Session(self._dsn) as session:
-            for name, count in chunks:
-                self._written(
-                    tables.ask(session, BEGIN_TABLE, self.slot, self.leadership, *name, lsn_text(point), count)
-                )
+    def begin_tables(
+        self, point: int, todo: Sequence[tuple[SnapshotTable, int]], published: Sequence[SnapshotTable]
+    ) -> None:
+        """Some tables are read under a snapshot, from the beginning, in so many chunks each.
 
-    def add(self, name: tuple[str, str], *, rows: int, chunks: int) -> None:
-        """So much more of a table is delivered."""
+        Others that were noted stay as they are, unless they are gone or not published any more.
+        """
         with Session(self._dsn) as session:
-            self._written(tables.ask(session, ADD, self.slot, self.leadership, *name, rows, chunks))
+            kept = "{" + ",".join(str(table.oid) for table in published) + "}"
+            tables.ask(session, KEEP, self.slot, self.leadership, kept)
+            for table, chunks in todo:
+                what = (table.oid, *table.name, lsn_text(point), chunks)
+                self._written(tables.ask(session, BEGIN_TABLE, self.slot, self.leadership, *what))
+
+    def add(self, table: int, *, rows: int, chunks: int) -> None:
+        """So much more of a table, by its oid, is delivered."""
+        with Session(self._dsn) as session:
+            self._written(tables.ask(session, ADD, self.slot, self.leadership, table, rows, chunks))
 
     def finish(self) -> None:
         """All is delivered: changes may follow."""

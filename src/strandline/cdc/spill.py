@@ -18,6 +18,7 @@ XID = Struct(">xI")
 LENGTH = Struct(">I")
 # What a frame takes in memory beside its bytes: the head of the object and its place in the list.
 OVERHEAD = 41
+MAX_DISK = 64 << 30
 DESCRIBING = frozenset(b"RY")
 
 
@@ -31,6 +32,8 @@ class Streamed:
         self._aborted: set[int] = set()
         self.in_memory = 0
         self.on_disk = 0
+        self.has_messages = False
+        """Of which it is not told which subtransaction they are of."""
         self.described: dict[int, int] = {}
         """When each relation was described last, by the caller's count."""
 
@@ -92,7 +95,7 @@ class Streamed:
 class Spill:
     """All transactions in progress, and the bounds over them together."""
 
-    def __init__(self, *, max_memory: int = 32 << 20, max_disk: int = 64 << 30, directory: Path | None = None) -> None:
+    def __init__(self, *, max_memory: int = 32 << 20, max_disk: int = MAX_DISK, directory: Path | None = None) -> None:
         self.in_memory = 0
         self.on_disk = 0
         self._max_memory = max_memory

@@ -28,10 +28,15 @@ def create(session: Session, statements: Mapping[str, str], remedy: str) -> None
             session.query(statement)
         except PostgresRefused as error:
             # Postgres asks for the right to create before it looks whether that is needed.
-            if error.code in MADE_ALREADY or (error.code == DENIED and session.query(IS_THERE, name)):
+            if error.code in MADE_ALREADY or (error.code == DENIED and is_there(session, name)):
                 continue
             what = f"the table strandline.{name}" if name else "the schema strandline"
             raise CannotReplicate(f"{what} cannot be created: {error.problem}", remedy) from None
+
+
+def is_there(session: Session, name: str) -> bool:
+    """Whether a table is made, or the schema, which has no name."""
+    return bool(session.query(IS_THERE, name))
 
 
 def ask(session: Session, sql: str, *parameters: object) -> list[Row]:
