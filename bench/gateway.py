@@ -174,9 +174,15 @@ def live(kafka: str, directory: Path) -> list[Figure]:
     full, used = delivered(kafka, directory, FULL_RATE, SUBSCRIBERS)
     calm, _ = delivered(kafka, directory, LIVE_RATE / CALM_SUBSCRIBERS, CALM_SUBSCRIBERS)
     return [
-        Figure("gateway.delivered_per_s", full["messages"] / full["seconds"], f"to {SUBSCRIBERS} clients that parse"),
+        Figure(
+            "gateway.delivered_per_s", full["messages"] / full["seconds"], f"to {SUBSCRIBERS} clients that check each"
+        ),
         Figure("gateway.delivered_per_cpu_s", full["messages"] / used, "by a second of its CPU", floor=600_000),
-        Figure("gateway.live_p50_ms", calm["p50"], f"written to parsed, {LIVE_RATE:,} deliveries a second"),
+        Figure(
+            "gateway.live_p50_ms",
+            calm["p50"],
+            f"written to parsed, {LIVE_RATE:,} deliveries a second to {CALM_SUBSCRIBERS}",
+        ),
         Figure("gateway.live_p99_ms", calm["p99"], "the same"),
     ]
 
@@ -184,7 +190,9 @@ def live(kafka: str, directory: Path) -> list[Figure]:
 def resumed(kafka: str, directory: Path) -> list[Figure]:
     """Records that were missed, and clients that only wait."""
     create(kafka, "past")
-    produce(kafka, "past", PAST, 1.0)
+    # On a busy machine a second does not do.
+    while log_end(kafka, "past") < PAST:
+        produce(kafka, "past", PAST, 1.0)
     with gateway(kafka, "past", directory) as (url, pid):
         # What it holds in memory came after it began.
         produce(kafka, "past", 2_000, 1.0)

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -10,8 +12,9 @@ from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Any, Self
 
+import jwt
 import uvloop
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -19,27 +22,32 @@ from strandline.config import load
 from strandline.demo.prices_page import client_script
 from strandline.gateway.config import GatewayConfig, settings_of
 from strandline.gateway.server import Gateway
-from tests.support import TIMEOUT
+from tests.ordered.support import create_topic
+from tests.support import TIMEOUT, wait_for
 
 Heard = dict[str, Any]
 ANYONE = {"auth": {"anonymous": True}}
+SECRET = "a secret that is at least thirty-two long"
+JWT = {"auth": {"jwt": {"algorithms": ["HS256"], "secret": SECRET}}}
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test on the loop that the gateway runs on."""
+def run(test: Callable[[], Awaitable[None]], *, within: float = 2 * TIMEOUT) -> None:
+    """Run a test on the loop that the gateway runs on; for so long that pytest's own limit does not come first."""
 
-    async def within() -> None:
-        async with asyncio.timeout(TIMEOUT * 4):
+    async def bounded() -> None:
+        async with asyncio.timeout(within):
             await test()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(within())
+        runner.run(bounded())
 
 
 @asynccontextmanager
-async def serving(kafka: str, topics: Iterable[str], **config: Any) -> AsyncIterator[Gateway]:
-    """A gateway on a free port."""
-    sections: dict[str, dict[str, str]] = {topic: {} for topic in topics}
+async def serving(
+    kafka: str, topics: Iterable[str] | Mapping[str, dict[str, str]], **config: Any
+) -> AsyncIterator[Gateway]:
+    """A gateway on a free port; topics may have rules how their records are named."""
+    sections = topics if isinstance(topics, Mapping) else {topic: {} for topic in topics}
     with TemporaryDirectory() as directory:
         file = Path(directory, "gateway.yaml")
         file.write_text(json.dumps({**ANYONE, "topics": sections, **config}))
@@ -62,6 +70,28 @@ def delete(kafka: str, topic: str, up_to: int) -> None:
     admin = AdminClient({"bootstrap.servers": kafka})
     for future in admin.delete_records([TopicPartition(topic, 0, up_to)]).values():
         future.result(TIMEOUT)
+
+
+def create_when_gone(kafka: str, topic: str) -> None:
+    """Make a topic anew whose deletion is still under way."""
+
+    def is_made() -> bool:
+        try:
+            create_topic(kafka, topic)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            return False
+        return True
+
+    wait_for(is_made, f"{topic} is made anew")
+
+
+def token(channels: list[str], *, subject: str = "me", valid_s: float = 60, key: str = SECRET, **claims: object) -> str:
+    """A token for the door of a gateway that runs with `JWT`."""
+    # In whole seconds, as the gateway reads it, and no less than was asked for.
+    told = {"sub": subject, "channels": channels, "exp": math.ceil(time.time() + valid_s), **claims}
+    return jwt.encode(told, key, algorithm="HS256")
 
 
 class Plain:

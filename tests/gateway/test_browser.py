@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import uuid4
 
+import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
+from websockets.exceptions import ConnectionClosed
 
 from strandline.demo.network import Network
 from strandline.gateway.server import Gateway
 from strandline.stack import KafkaCluster
-from tests.gateway.support import Site, run, serving, write
+from tests.gateway.support import JWT, Site, plain, run, serving, token, write
 from tests.ordered.support import create_topic
 from tests.report.browser import Browser
 from tests.support import TIMEOUT
@@ -99,6 +101,46 @@ def test_a_browser_is_told_exactly_what_was_deleted_meanwhile(
     seen, gaps = chromium.run("noted.client.stop(); return [noted.seen, noted.gaps]")
     assert gaps == [{"topic": topic, "partition": 0, "from": "5", "to": "19", "reason": "deleted"}]
     assert seen == [[0, str(n), n] for n in range(20, 30)]
+
+
+def test_a_browser_shows_fresh_tokens_and_reads_topics_of_any_name(
+    kafka: KafkaCluster, chromium: Browser, site: Site
+) -> None:
+    topics = ["constructor", "__proto__"]
+    for topic in topics:
+        create_topic(kafka.address, topic)
+    opened(chromium, site)
+    script = """
+    const tokens = arguments[1];
+    return listen({ url: arguments[0], accessToken: () => tokens.shift() }).client.start();
+    """
+
+    async def test() -> None:
+        async with serving(kafka.address, topics, **JWT) as gateway:
+            short, long = token(["a"], valid_s=6), token(["a"])
+            await asyncio.to_thread(chromium.run, script, gateway.address, [short, long])
+            await asyncio.to_thread(chromium.until, "return noted.states.at(-1) === 'live'")
+            # Another that shows the same token at the door, and no other later.
+            async with plain(gateway, f"?access_token={short}") as other:
+                with pytest.raises(ConnectionClosed):
+                    await other.hear()
+            for topic in topics:
+                await asyncio.to_thread(write, kafka.address, topic, [(0, "a", f"{topic} {n}") for n in range(3)])
+            await asyncio.to_thread(chromium.until, "return noted.seen.length >= 6")
+            assert chromium.run("return noted.client.connects") == 1
+            await asyncio.to_thread(
+                chromium.run, "noted.client.options.accessToken = () => arguments[0]; noted.client.drop()", long
+            )
+            await asyncio.to_thread(
+                chromium.until, "return noted.client.connects === 2 && noted.states.at(-1) === 'live'"
+            )
+
+    run(test)
+    seen, gaps, repeats, refused = chromium.run(
+        "noted.client.stop(); return [noted.seen, noted.gaps, noted.client.repeats, noted.refused]"
+    )
+    assert sorted(data for _, _, data in seen) == sorted(f"{topic} {n}" for topic in topics for n in range(3))
+    assert (gaps, repeats, refused) == ([], 0, [])
 
 
 @contextmanager

@@ -1,13 +1,19 @@
 """The gateway on a real broker: what is live, what is replayed, and nothing lost or repeated where they meet."""
 
 import asyncio
+from collections.abc import Collection
 from uuid import uuid4
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
+from strandline.errors import Moved
+from strandline.gateway import tail
 from strandline.gateway.client import GatewayClient, Message, Missed
+from strandline.kafka.cluster import Cluster
+from strandline.kafka.partition import Partition
 from strandline.stack import KafkaCluster
-from tests.gateway.support import delete, plain, reached, run, serving, write
+from tests.gateway.support import create_when_gone, delete, plain, reached, run, serving, write
 from tests.ordered.support import create_topic
 from tests.support import TIMEOUT
 
@@ -122,7 +128,13 @@ def test_the_client_of_old_reconnects_before_it_subscribes(kafka: KafkaCluster) 
     async def test() -> None:
         async with serving(kafka.address, [topic]) as gateway, plain(gateway) as client:
             await client.say("reconnect", client_id="client-12345", last_offset={topic: 9})
-            assert (await client.until("reconnect_ack"))[-1]["messages_replayed"] == 0
+            # It waits for an answer before it subscribes, and nothing is complete yet.
+            kept = (await client.until("reconnect_ack"))[-1]
+            assert (kept["status"], kept["messages_replayed"]) == ("partial", 0)
+            async with plain(gateway) as other:
+                await other.say("resume", channels=["a"], token=kept["next"], credit=1000)
+                heard = await other.until("resume_ack")
+                assert [message["data"] for message in heard if "offset" in message] == list(range(10, 150))
             await client.say("subscribe", channels=["a"])
             heard = await client.until("reconnect_ack")
             ack = heard[-1]
@@ -141,20 +153,50 @@ def test_the_client_of_old_reconnects_before_it_subscribes(kafka: KafkaCluster) 
     run(test)
 
 
-def test_a_topic_made_anew_is_told_and_read_from_its_beginning(kafka: KafkaCluster) -> None:
+def test_a_reconnect_names_the_last_offset_received_of_each_partition(kafka: KafkaCluster) -> None:
+    topic = f"gateway-{uuid4().hex[:8]}"
+    create_topic(kafka.address, topic, 2)
+    write(kafka.address, topic, [(n % 2, "a", n) for n in range(20)])
+
+    async def test() -> None:
+        async with serving(kafka.address, [topic]) as gateway, plain(gateway) as client:
+            await client.say("subscribe", channels=["a"])
+            await client.say("reconnect", client_id="client-12345", last_offset={topic: {"0": 7, "1": "8"}})
+            heard = await client.until("reconnect_ack")
+            assert [message["data"] for message in heard if "offset" in message] == [16, 18, 19]
+            assert (heard[-1]["status"], heard[-1]["messages_replayed"]) == ("completed", 3)
+
+    run(test)
+
+
+def test_a_topic_made_anew_is_told_and_read_from_its_beginning_also_where_a_broker_is_away_in_the_middle_of_it(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = f"gateway-{uuid4().hex[:8]}"
     create_topic(kafka.address, topic)
     write(kafka.address, topic, [(0, "a", n) for n in range(3)])
+    failed: list[Cluster] = []
+
+    class Away(Cluster):
+        """Those that are made from now on, of which the first does not answer."""
+
+        async def partitions(self, topics: Collection[str]) -> list[Partition]:
+            if not failed:
+                failed.append(self)
+                raise Moved(topic, "it has no leader")
+            return await super().partitions(topics)
 
     async def test() -> None:
         async with serving(kafka.address, [topic], token_every_s=0.05) as gateway, plain(gateway) as client:
             await client.say("subscribe", channels=["a"])
             token = (await client.until("token"))[-1]["token"]
+            monkeypatch.setattr(tail, "Cluster", Away)
             admin = AdminClient({"bootstrap.servers": kafka.address})
             admin.delete_topics([topic])[topic].result(TIMEOUT)
-            await asyncio.to_thread(_create_when_gone, kafka.address, topic)
+            await asyncio.to_thread(create_when_gone, kafka.address, topic)
             gap = (await client.until("gap"))[-1]
             assert (gap["reason"], gap["from"], gap["to"]) == ("recreated", 3, None)
+            assert failed
             await asyncio.to_thread(write, kafka.address, topic, [(0, "a", "new")])
             assert (await client.records(1))[0]["offset"] == 0
             async with plain(gateway) as late:
@@ -164,17 +206,6 @@ def test_a_topic_made_anew_is_told_and_read_from_its_beginning(kafka: KafkaClust
                 assert heard[1]["data"] == "new"
 
     run(test)
-
-
-def _create_when_gone(address: str, topic: str) -> None:
-    for _ in range(100):
-        try:
-            create_topic(address, topic)
-        except Exception as error:
-            if "EXISTS" not in str(error) and "marked" not in str(error):
-                raise
-        else:
-            return
 
 
 def test_what_is_not_understood_has_a_code_and_harms_nobody(kafka: KafkaCluster) -> None:

@@ -1,31 +1,8 @@
 """The browser's client against a scripted connection and a clock that goes when it is told to, in a real browser."""
 
-from typing import Any
-
+from tests.gateway.scripted import trial
 from tests.gateway.support import Site
 from tests.report.browser import Browser
-
-PRELUDE = """
-const tick = clock();
-const { made, options } = scripted();
-const begin = async (more = {}) => {
-  const noted = listen({ ...options, ...more });
-  await noted.client.start();
-  return noted;
-};
-const greet = async (socket, offset = 0) => {
-  socket.onopen();
-  socket.tell(subscribed(offset));
-  await settled();
-};
-"""
-
-
-def trial(chromium: Browser, site: Site, script: str) -> Any:
-    """What an async function's body returns in a fresh page."""
-    chromium.open(site.address)
-    chromium.until("return window.isReady")
-    return chromium.run(f"return (async () => {{ {PRELUDE} {script} }})()")
 
 
 def test_offsets_that_no_number_holds_are_exact(chromium: Browser, site: Site) -> None:
@@ -50,24 +27,6 @@ def test_offsets_that_no_number_holds_are_exact(chromium: Browser, site: Site) -
     kept = [[0, "9007199254740993", 1], [0, "9007199254740994", 3], [0, "9223372036854775806", 5]]
     gap = {"topic": "t", "partition": 0, "reason": "deleted", "from": "9007199254740995", "to": "9223372036854775805"}
     assert found == [kept, [gap], 2, {"t": {"0": "9223372036854775807"}}]
-
-
-def test_a_client_stopped_while_it_waits_for_a_token_never_connects(chromium: Browser, site: Site) -> None:
-    found = trial(
-        chromium,
-        site,
-        """
-        let give;
-        const noted = listen({ ...options, accessToken: () => new Promise((resolve) => { give = resolve; }) });
-        void noted.client.start();
-        await settled();
-        noted.client.stop();
-        give("late");
-        await tick(100_000);
-        return [made.length, noted.states];
-        """,
-    )
-    assert found == [0, ["connecting", "stopped"]]
 
 
 def test_however_it_is_started_and_stopped_there_is_one_connection(chromium: Browser, site: Site) -> None:
@@ -211,28 +170,6 @@ def test_errors_without_an_end_are_answered_by_longer_and_longer_waits(chromium:
     assert found == [100, 200, 400, 800, 1600, 3200]
 
 
-def test_an_expired_token_is_replaced_and_without_another_the_client_stops(chromium: Browser, site: Site) -> None:
-    found = trial(
-        chromium,
-        site,
-        """
-        let tokens = 0;
-        const noted = await begin({ accessToken: async () => `t${tokens++}` });
-        await greet(made[0]);
-        made[0].end(4001);
-        await tick(1_000);
-        const urls = made.map((socket) => socket.url);
-        noted.client.stop();
-        const other = await begin();
-        await greet(made[2]);
-        made[2].end(4001);
-        await tick(100_000);
-        return [urls, noted.refused, other.refused, made.length];
-        """,
-    )
-    assert found == [["ws://gateway?access_token=t0", "ws://gateway?access_token=t1"], [], ["unauthorized"], 3]
-
-
 def test_a_connection_that_answers_no_more_is_left_at_once(chromium: Browser, site: Site) -> None:
     found = trial(
         chromium,
@@ -313,3 +250,69 @@ def test_a_store_that_fails_costs_no_message(chromium: Browser, site: Site) -> N
         """,
     )
     assert found == [3, True, 1]
+
+
+def test_a_topic_may_have_the_name_of_what_objects_have_by_birth(chromium: Browser, site: Site) -> None:
+    found = trial(
+        chromium,
+        site,
+        """
+        const store = new InLocalStorage("names");
+        const names = ["constructor", "__proto__", "toString"];
+        const noted = await begin({ store });
+        made[0].onopen();
+        made[0].tell('{"type":"subscribed","channels":["a"],"positions":{"__proto__":{"0":"5"},"constructor":{"0":"5"}}}');
+        for (const name of names) made[0].tell(record(4, "old", name), record(5, "new", name), record(5, "new", name));
+        await settled();
+        noted.client.stop();
+        const again = await begin({ store });
+        made[1].onopen();
+        const positions = made[1].said[0].data.positions;
+        const places = Object.entries(positions).map(([topic, places]) => [topic, places[0]]).sort();
+        localStorage.clear();
+        return [places, noted.seen.length, noted.client.repeats, Object.keys(Object.prototype), {}[0] ?? null];
+        """,
+    )
+    # Of toString nothing was known, so that its first record was new.
+    assert found == [[["__proto__", "6"], ["constructor", "6"], ["toString", "6"]], 4, 5, [], None]
+
+
+def test_of_a_topic_made_anew_no_old_offset_is_asked_for_again(chromium: Browser, site: Site) -> None:
+    found = trial(
+        chromium,
+        site,
+        """
+        const noted = await begin();
+        made[0].onopen();
+        made[0].tell({ type: "subscribed", channels: ["a"], positions: { t: { 0: "100", 1: "200" } }, token: "old" });
+        made[0].tell(gap(100, null, "recreated"), record(0, "new"));
+        await settled();
+        // Gone before it is told of the other partition.
+        noted.client.drop();
+        await tick(1_000);
+        made[1].onopen();
+        return [noted.seen.length, noted.gaps.length, made[1].said[0].data];
+        """,
+    )
+    assert found[:2] == [1, 1]
+    assert "token" not in found[2]
+    assert found[2]["positions"] == {"t": {"0": "1"}}
+
+
+def test_of_a_topic_that_is_served_no_more_nothing_is_asked_for_again(chromium: Browser, site: Site) -> None:
+    found = trial(
+        chromium,
+        site,
+        """
+        const noted = await begin();
+        made[0].onopen();
+        made[0].tell({ type: "subscribed", channels: ["a"], positions: { t: { 0: "5" }, u: { 0: "7" } }, token: "o" });
+        made[0].tell(gap(5, null, "not_served"), { type: "token", token: "new" });
+        await settled();
+        noted.client.drop();
+        await tick(1_000);
+        made[1].onopen();
+        return [noted.gaps.length, made[1].said[0].data.token, made[1].said[0].data.positions];
+        """,
+    )
+    assert found == [1, "new", {"u": {"0": "7"}}]

@@ -1,26 +1,18 @@
 """Who is let in, what a token allows, and how a client that asks for too much is told."""
 
 import asyncio
-import time
+import base64
 from typing import Any
 from uuid import uuid4
 
-import jwt
 import pytest
+from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 
 from strandline.stack import KafkaCluster
-from tests.gateway.support import plain, reached, run, serving, write
+from tests.gateway.support import JWT, Plain, plain, reached, run, serving, token, write
 from tests.ordered.support import create_topic
-
-SECRET = "a secret that is at least thirty-two long"
-JWT = {"auth": {"jwt": {"algorithms": ["HS256"], "secret": SECRET}}}
-
-
-def token(channels: list[str], *, subject: str = "me", valid_s: float = 60, key: str = SECRET) -> str:
-    claims = {"sub": subject, "channels": channels, "exp": time.time() + valid_s}
-    return jwt.encode(claims, key, algorithm="HS256")
 
 
 @pytest.fixture
@@ -76,10 +68,45 @@ def test_a_resume_token_is_of_use_to_its_own_subject_only(kafka: KafkaCluster, t
     run(test)
 
 
+def test_a_resume_token_that_was_changed_or_has_expired_is_refused_and_positions_still_work(
+    kafka: KafkaCluster, topic: str
+) -> None:
+    write(kafka.address, topic, [(0, "a", 1)])
+
+    async def test() -> None:
+        async with (
+            serving(kafka.address, [topic]) as gateway,
+            serving(kafka.address, [topic], token_valid_s=0.001) as brief,
+            plain(gateway) as client,
+            plain(brief) as late,
+        ):
+            told = []
+            for one in (client, late):
+                await one.say("subscribe", channels=["a"])
+                told.append((await one.until("subscribed"))[-1]["token"])
+            body, _, digest = told[0].partition(".")
+            other_place = base64.urlsafe_b64encode(base64.urlsafe_b64decode(body + "==").replace(b"[1,", b"[0,"))
+            forged = f"{other_place.decode().rstrip('=')}.{digest}"
+            for one, shown, code in (
+                (client, forged, "token_forged"),
+                (client, told[1], "token_forged"),
+                (client, f"{body}.{'A' * len(digest)}", "token_forged"),
+                (client, body, "token_malformed"),
+                (late, told[1], "token_expired"),
+            ):
+                await one.say("resume", channels=["a"], token=shown)
+                assert (await one.until("error"))[-1]["code"] == code
+            assert forged.partition(".")[0] != body
+            await client.say("resume", channels=["a"], positions={topic: {"0": 0}})
+            assert (await client.until("resume_ack"))[-1]["messages_replayed"] == 1
+
+    run(test)
+
+
 def test_a_connection_ends_with_its_token_unless_a_fresh_one_is_shown(kafka: KafkaCluster, topic: str) -> None:
     async def test() -> None:
         async with serving(kafka.address, [topic], **JWT) as gateway:
-            short = token(["a", "b"], valid_s=2)
+            short = token(["a", "b"], valid_s=4)
             async with (
                 plain(gateway, f"?access_token={short}") as ends,
                 plain(gateway, f"?access_token={short}") as stays,
@@ -127,9 +154,11 @@ def test_limits_are_told_and_harm_nobody_else(kafka: KafkaCluster, topic: str) -
                 assert many.value.rcvd is not None
                 assert many.value.rcvd.code == 4029
             async with plain(gateway), plain(gateway):
-                with pytest.raises(InvalidStatus):
+                with pytest.raises(InvalidStatus) as full:
                     async with plain(gateway):
                         pass
+                assert full.value.response.status_code == 503
+                assert int(full.value.response.headers["Retry-After"]) > 0
             await asyncio.to_thread(write, kafka.address, topic, [(0, "a", 1)])
             assert (await bystander.records(1))[0]["data"] == 1
 
@@ -154,6 +183,37 @@ def test_replays_from_kafka_have_a_rate_and_what_is_in_memory_is_free(kafka: Kaf
             async with plain(gateway) as client:
                 await client.say("resume", channels=["a"], positions={topic: {"0": 5}}, client_id="one")
                 assert (await client.until("resume_ack"))[-1]["messages_replayed"] == 1
+
+    run(test)
+
+
+def test_another_client_id_each_time_is_no_way_round_the_rate_of_a_subject_or_an_address(
+    kafka: KafkaCluster, topic: str
+) -> None:
+    write(kafka.address, topic, [(0, "a", n) for n in range(5)])
+    auth = {"auth": {**JWT["auth"], "anonymous": True}}
+    limits = {"cold_every_s": 600, "cold_clients": 2}
+
+    async def test() -> None:
+        async with serving(kafka.address, [topic], limits=limits, **auth) as gateway:
+
+            async def replayed(query: str, client_id: str, come_from: str = "127.0.0.1") -> str:
+                async with connect(gateway.address + query, local_addr=(come_from, 0)) as connection:
+                    client = Plain(connection)
+                    await client.say("resume", channels=["a"], positions={topic: {"0": 0}}, client_id=client_id)
+                    told = (await client.until("resume_ack", "error"))[-1]
+                    return str(told.get("code") or told["status"])
+
+            mine, yours = (f"?access_token={token(['a'], subject=subject)}" for subject in ("me", "127.0.0.1"))
+            for query, come_from in ((mine, "127.0.0.1"), (yours, "127.0.0.1"), ("", "127.0.0.1"), ("", "127.0.0.2")):
+                assert [await replayed(query, name, come_from) for name in "aabc"] == [
+                    "completed",
+                    "replay_limited",
+                    "completed",
+                    "replay_limited",
+                ]
+            # A subject is the same wherever it comes from.
+            assert await replayed(mine, "d", "127.0.0.3") == "replay_limited"
 
     run(test)
 

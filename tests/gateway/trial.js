@@ -1,5 +1,7 @@
 // What the tests of the browser's client need in the page: a client that notes all, a scripted connection and a clock.
-import { GatewayClient } from "/gateway.js";
+import { GatewayClient, InLocalStorage } from "/gateway.js";
+
+window.InLocalStorage = InLocalStorage;
 
 /** A client that notes what its application is given. */
 window.listen = (options) => {
@@ -47,6 +49,7 @@ window.clock = () => {
   let now = 0;
   let timers = [];
   performance.now = () => now;
+  Date.now = () => now;
   window.setTimeout = (act, ms) => {
     const timer = { act, at: now + ms };
     timers.push(timer);
@@ -81,9 +84,11 @@ window.settled = () =>
   });
 
 /** A record, as the gateway writes it. */
-window.record = (offset, data = null) =>
-  `{"seq":           1,"ts":1,"type":"m","priority":"NORMAL","channel":"a","topic":"t","partition":0,"offset":${offset},"data":${JSON.stringify(data)}}`;
+window.record = (offset, data = null, topic = "t") =>
+  `{"seq":           1,"ts":1,"type":"m","priority":"NORMAL","channel":"a","topic":"${topic}","partition":0,"offset":${offset},"data":${JSON.stringify(data)}}`;
 window.subscribed = (offset = 0) => ({ type: "subscribed", channels: ["a"], positions: { t: { 0: String(offset) } } });
+/** A token of the door's that ends at a time, in milliseconds. */
+window.ending = (ms, name = "") => `${btoa(name)}.${btoa(JSON.stringify({ sub: "me", exp: ms / 1000 })).replace(/=+$/, "")}.x`;
 window.gap = (from, to, reason) =>
   `{"type":"gap","topic":"t","partition":0,"from":${from},"to":${to},"reason":"${reason}"}`;
 window.isReady = true;

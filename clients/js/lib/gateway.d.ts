@@ -52,7 +52,7 @@ export interface Options<Data = unknown> {
     /** What went wrong on this side. What a handler has failed on is given to it again; the console is told otherwise. */
     onError?(error: unknown): void;
     store?: Store;
-    /** Asked for before every connection, so that it may be a fresh one. */
+    /** Asked for before every connection, and before the last one ends, which is then shown on the same connection. */
     accessToken?(): string | Promise<string>;
     clientId?: string;
     /** For Node.js before version 22, and for tests. */
@@ -80,6 +80,8 @@ export declare class GatewayClient<Data = unknown> {
     connects: number;
     private readonly store;
     private place;
+    /** Of topics made anew, the partitions that were told of so far. */
+    private anew;
     private life;
     /** The connection, or what is to become it. */
     private socket;
@@ -91,6 +93,7 @@ export declare class GatewayClient<Data = unknown> {
     private notBefore;
     private timer;
     private watchdog;
+    private refreshing;
     private wake;
     constructor(options: Options<Data>);
     /** Go on from the place that is stored. One that has been started is left alone. */
@@ -110,6 +113,10 @@ export declare class GatewayClient<Data = unknown> {
     private hello;
     /** A connection that says nothing for long is asked, and one that does not answer is gone. */
     private watch;
+    /** Show another token before this one ends, where it says when. */
+    private refreshLater;
+    /** Where no token is to be had the connection ends with the old one, and the next asks again. */
+    private refresh;
     private take;
     private handle;
     /** A place that is not stored is an older one: nothing is missed by it. */
@@ -117,6 +124,8 @@ export declare class GatewayClient<Data = unknown> {
     private hear;
     private message;
     private gap;
+    /** All its partitions were: only of those that were told of before is the position one in the new topic. */
+    private madeAnew;
     /** Let the application have something until it takes it; false where the client is stopped before that. */
     private isHandled;
     /** Wait for a while, or for a stop. */

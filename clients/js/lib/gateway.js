@@ -13,6 +13,11 @@ const ANSWER_MS = 10_000;
 /** How often the place is stored in the middle of what came at once. */
 const SAVE_EVERY_MS = 200;
 const CREDIT = 1_000;
+/** A fresh token is shown when so much of the life of the last one is over. */
+const REFRESH_AFTER = 0.8;
+const LEAST_REFRESH_MS = 500;
+/** A timer that is set for longer goes off at once. */
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
 /** What may wait for a slow application. Beyond it the connection is closed, and resumed when there is room. */
 const MOST_WAITING = 8 << 20;
 const FINAL = new Set([
@@ -20,6 +25,7 @@ const FINAL = new Set([
     "too_many_subscriptions",
     "unknown_topic",
     "unknown_partition",
+    "needs_partitions",
     "bad_message",
     "no_channels",
 ]);
@@ -61,7 +67,9 @@ export class GatewayClient {
     /** How often it has connected. */
     connects = 0;
     store;
-    place = { token: null, positions: {} };
+    place = placed(null);
+    /** Of topics made anew, the partitions that were told of so far. */
+    anew = new Map();
     life = null;
     /** The connection, or what is to become it. */
     socket = null;
@@ -73,6 +81,7 @@ export class GatewayClient {
     notBefore = 0;
     timer;
     watchdog;
+    refreshing;
     wake = () => { };
     constructor(options) {
         this.options = options;
@@ -89,7 +98,7 @@ export class GatewayClient {
             const place = await this.store.load();
             if (this.life !== life)
                 return;
-            this.place = place ?? { token: null, positions: {} };
+            this.place = placed(place);
             this.attempts = 0;
             await this.connect(life);
         }
@@ -121,9 +130,10 @@ export class GatewayClient {
         if (this.life !== life)
             return;
         let url = this.options.url;
+        let token;
         if (this.options.accessToken !== undefined) {
             try {
-                const token = await soon(this.options.accessToken());
+                token = await soon(this.options.accessToken());
                 url += `${url.includes("?") ? "&" : "?"}access_token=${encodeURIComponent(token)}`;
             }
             catch (error) {
@@ -144,6 +154,8 @@ export class GatewayClient {
             this.connects += 1;
             socket.send(JSON.stringify(this.hello()));
             this.watch(socket);
+            if (token !== undefined)
+                this.refreshLater(socket, token);
         };
         socket.onmessage = (event) => {
             if (socket !== this.socket)
@@ -167,6 +179,7 @@ export class GatewayClient {
     release() {
         const socket = this.socket;
         clearTimeout(this.watchdog);
+        clearTimeout(this.refreshing);
         this.socket = null;
         return socket;
     }
@@ -197,6 +210,9 @@ export class GatewayClient {
     }
     hello() {
         const { token, positions } = this.place;
+        // Without a token all positions are taken for ones in the topic of now.
+        if (token === null)
+            this.anew.clear();
         const channels = this.options.channels;
         if (token === null && Object.keys(positions).length === 0)
             return { type: "subscribe", data: { channels } };
@@ -215,6 +231,22 @@ export class GatewayClient {
             socket.send('{"type":"ping"}');
             this.watchdog = setTimeout(() => this.cut(socket, "no answer"), ANSWER_MS);
         }, QUIET_MS);
+    }
+    /** Show another token before this one ends, where it says when. */
+    refreshLater(socket, token) {
+        const left = millisecondsLeft(token);
+        if (left === null)
+            return;
+        const wait = Math.min(LONGEST_TIMER_MS, Math.max(LEAST_REFRESH_MS, left * REFRESH_AFTER));
+        this.refreshing = setTimeout(() => this.refresh(socket).catch((error) => this.fault(error)), wait);
+    }
+    /** Where no token is to be had the connection ends with the old one, and the next asks again. */
+    async refresh(socket) {
+        const token = await soon(this.options.accessToken());
+        if (socket !== this.socket)
+            return;
+        socket.send(JSON.stringify({ type: "auth", data: { token } }));
+        this.refreshLater(socket, token);
     }
     take(life, socket, text) {
         this.waiting.push({ socket, text });
@@ -291,16 +323,33 @@ export class GatewayClient {
         if (!(await this.isHandled(life, () => this.options.onGap?.({ topic, partition, reason, from, to }))))
             return;
         if (reason === "recreated") {
-            delete this.place.positions[topic]?.[partition];
-            this.place.token = null;
+            this.madeAnew(topic, String(partition));
+        }
+        else if (reason === "not_served") {
+            delete this.place.positions[topic];
         }
         else if (TAKEN_BACK.has(reason)) {
-            (this.place.positions[topic] ??= {})[partition] = String(from);
+            (this.place.positions[topic] ??= bare())[partition] = String(from);
             this.place.token = null;
         }
         else if (to !== null) {
             this.reach(topic, partition, to + 1n);
         }
+    }
+    /** All its partitions were: only of those that were told of before is the position one in the new topic. */
+    madeAnew(topic, partition) {
+        const told = this.anew.get(topic) ?? new Set();
+        this.anew.set(topic, told);
+        if (told.has(partition))
+            told.clear();
+        const known = this.place.positions[topic] ?? bare();
+        this.place.positions[topic] = bare();
+        for (const other of told) {
+            if (known[other] !== undefined)
+                this.place.positions[topic][other] = known[other];
+        }
+        told.add(partition);
+        this.place.token = null;
     }
     /** Let the application have something until it takes it; false where the client is stopped before that. */
     async isHandled(life, give) {
@@ -342,10 +391,16 @@ export class GatewayClient {
                 this.place.token = told["token"];
                 break;
             case "resume_ack":
-                if (told["status"] !== "partial")
+                if (told["status"] !== "partial") {
+                    this.place.token = told["token"] ?? this.place.token;
                     this.isLive(socket);
-                else if (socket === this.socket)
+                }
+                else if (socket === this.socket) {
                     socket.send(`{"type":"ack","data":{"credit":${CREDIT}}}`);
+                }
+                break;
+            case "unsubscribed":
+                this.refuse("not_allowed", `a fresh token no longer allows ${String(told["channels"])}`);
                 break;
             case "error":
                 this.refused(socket, told["code"], told["message"], told["retry_after"]);
@@ -376,7 +431,7 @@ export class GatewayClient {
     }
     reach(topic, partition, offset) {
         if (offset > this.next(topic, partition))
-            (this.place.positions[topic] ??= {})[partition] = String(offset);
+            (this.place.positions[topic] ??= bare())[partition] = String(offset);
     }
     tell(state) {
         try {
@@ -391,6 +446,29 @@ export class GatewayClient {
             console.error(error);
         else
             this.options.onError(error);
+    }
+}
+/** An object that has nothing by birth: a topic may be called `constructor`, or `__proto__`. */
+function bare() {
+    return Object.create(null);
+}
+/** A place that is ours to change. */
+function placed(kept) {
+    const positions = bare();
+    for (const [topic, places] of Object.entries(kept?.positions ?? {})) {
+        positions[topic] = Object.assign(bare(), places);
+    }
+    return { token: kept?.token ?? null, positions };
+}
+/** How long a token is good for; null where it does not say so. Whether it is genuine is for the gateway to say. */
+function millisecondsLeft(token) {
+    try {
+        const body = atob(token.split(".")[1].replaceAll("-", "+").replaceAll("_", "/"));
+        const expires = JSON.parse(body)["exp"];
+        return typeof expires === "number" ? expires * 1000 - Date.now() : null;
+    }
+    catch {
+        return null;
     }
 }
 function growing(attempts) {

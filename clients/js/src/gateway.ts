@@ -58,7 +58,7 @@ export interface Options<Data = unknown> {
   /** What went wrong on this side. What a handler has failed on is given to it again; the console is told otherwise. */
   onError?(error: unknown): void;
   store?: Store;
-  /** Asked for before every connection, so that it may be a fresh one. */
+  /** Asked for before every connection, and before the last one ends, which is then shown on the same connection. */
   accessToken?(): string | Promise<string>;
   clientId?: string;
   /** For Node.js before version 22, and for tests. */
@@ -73,6 +73,11 @@ const ANSWER_MS = 10_000;
 /** How often the place is stored in the middle of what came at once. */
 const SAVE_EVERY_MS = 200;
 const CREDIT = 1_000;
+/** A fresh token is shown when so much of the life of the last one is over. */
+const REFRESH_AFTER = 0.8;
+const LEAST_REFRESH_MS = 500;
+/** A timer that is set for longer goes off at once. */
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
 /** What may wait for a slow application. Beyond it the connection is closed, and resumed when there is room. */
 const MOST_WAITING = 8 << 20;
 const FINAL = new Set([
@@ -80,6 +85,7 @@ const FINAL = new Set([
   "too_many_subscriptions",
   "unknown_topic",
   "unknown_partition",
+  "needs_partitions",
   "bad_message",
   "no_channels",
 ]);
@@ -132,7 +138,9 @@ export class GatewayClient<Data = unknown> {
   /** How often it has connected. */
   connects = 0;
   private readonly store: Store;
-  private place: Place = { token: null, positions: {} };
+  private place: Place = placed(null);
+  /** Of topics made anew, the partitions that were told of so far. */
+  private anew = new Map<string, Set<string>>();
   private life: Life | null = null;
   /** The connection, or what is to become it. */
   private socket: WebSocket | null = null;
@@ -144,6 +152,7 @@ export class GatewayClient<Data = unknown> {
   private notBefore = 0;
   private timer: ReturnType<typeof setTimeout> | undefined;
   private watchdog: ReturnType<typeof setTimeout> | undefined;
+  private refreshing: ReturnType<typeof setTimeout> | undefined;
   private wake: () => void = () => {};
 
   constructor(private readonly options: Options<Data>) {
@@ -159,7 +168,7 @@ export class GatewayClient<Data = unknown> {
       await this.handling;
       const place = await this.store.load();
       if (this.life !== life) return;
-      this.place = place ?? { token: null, positions: {} };
+      this.place = placed(place);
       this.attempts = 0;
       await this.connect(life);
     } catch (error) {
@@ -189,9 +198,10 @@ export class GatewayClient<Data = unknown> {
     this.tell("connecting");
     if (this.life !== life) return;
     let url = this.options.url;
+    let token: string | undefined;
     if (this.options.accessToken !== undefined) {
       try {
-        const token = await soon(this.options.accessToken());
+        token = await soon(this.options.accessToken());
         url += `${url.includes("?") ? "&" : "?"}access_token=${encodeURIComponent(token)}`;
       } catch (error) {
         this.fault(error);
@@ -208,6 +218,7 @@ export class GatewayClient<Data = unknown> {
       this.connects += 1;
       socket.send(JSON.stringify(this.hello()));
       this.watch(socket);
+      if (token !== undefined) this.refreshLater(socket, token);
     };
     socket.onmessage = (event: MessageEvent<string>) => {
       if (socket !== this.socket) return;
@@ -229,6 +240,7 @@ export class GatewayClient<Data = unknown> {
   private release(): WebSocket | null {
     const socket = this.socket;
     clearTimeout(this.watchdog);
+    clearTimeout(this.refreshing);
     this.socket = null;
     return socket;
   }
@@ -258,6 +270,8 @@ export class GatewayClient<Data = unknown> {
 
   private hello(): object {
     const { token, positions } = this.place;
+    // Without a token all positions are taken for ones in the topic of now.
+    if (token === null) this.anew.clear();
     const channels = this.options.channels;
     if (token === null && Object.keys(positions).length === 0) return { type: "subscribe", data: { channels } };
     const data: Record<string, unknown> = { channels, credit: CREDIT, client_id: this.options.clientId ?? "" };
@@ -274,6 +288,22 @@ export class GatewayClient<Data = unknown> {
       socket.send('{"type":"ping"}');
       this.watchdog = setTimeout(() => this.cut(socket, "no answer"), ANSWER_MS);
     }, QUIET_MS);
+  }
+
+  /** Show another token before this one ends, where it says when. */
+  private refreshLater(socket: WebSocket, token: string): void {
+    const left = millisecondsLeft(token);
+    if (left === null) return;
+    const wait = Math.min(LONGEST_TIMER_MS, Math.max(LEAST_REFRESH_MS, left * REFRESH_AFTER));
+    this.refreshing = setTimeout(() => this.refresh(socket).catch((error: unknown) => this.fault(error)), wait);
+  }
+
+  /** Where no token is to be had the connection ends with the old one, and the next asks again. */
+  private async refresh(socket: WebSocket): Promise<void> {
+    const token = await soon(this.options.accessToken!());
+    if (socket !== this.socket) return;
+    socket.send(JSON.stringify({ type: "auth", data: { token } }));
+    this.refreshLater(socket, token);
   }
 
   private take(life: Life, socket: WebSocket, text: string): void {
@@ -347,14 +377,29 @@ export class GatewayClient<Data = unknown> {
     const to = range[2] === "null" ? null : BigInt(range[2]!);
     if (!(await this.isHandled(life, () => this.options.onGap?.({ topic, partition, reason, from, to })))) return;
     if (reason === "recreated") {
-      delete this.place.positions[topic]?.[partition];
-      this.place.token = null;
+      this.madeAnew(topic, String(partition));
+    } else if (reason === "not_served") {
+      delete this.place.positions[topic];
     } else if (TAKEN_BACK.has(reason)) {
-      (this.place.positions[topic] ??= {})[partition] = String(from);
+      (this.place.positions[topic] ??= bare())[partition] = String(from);
       this.place.token = null;
     } else if (to !== null) {
       this.reach(topic, partition, to + 1n);
     }
+  }
+
+  /** All its partitions were: only of those that were told of before is the position one in the new topic. */
+  private madeAnew(topic: string, partition: string): void {
+    const told = this.anew.get(topic) ?? new Set<string>();
+    this.anew.set(topic, told);
+    if (told.has(partition)) told.clear();
+    const known = this.place.positions[topic] ?? bare<string>();
+    this.place.positions[topic] = bare();
+    for (const other of told) {
+      if (known[other] !== undefined) this.place.positions[topic][other] = known[other];
+    }
+    told.add(partition);
+    this.place.token = null;
   }
 
   /** Let the application have something until it takes it; false where the client is stopped before that. */
@@ -396,8 +441,15 @@ export class GatewayClient<Data = unknown> {
         this.place.token = told["token"] as string;
         break;
       case "resume_ack":
-        if (told["status"] !== "partial") this.isLive(socket);
-        else if (socket === this.socket) socket.send(`{"type":"ack","data":{"credit":${CREDIT}}}`);
+        if (told["status"] !== "partial") {
+          this.place.token = (told["token"] as string | undefined) ?? this.place.token;
+          this.isLive(socket);
+        } else if (socket === this.socket) {
+          socket.send(`{"type":"ack","data":{"credit":${CREDIT}}}`);
+        }
+        break;
+      case "unsubscribed":
+        this.refuse("not_allowed", `a fresh token no longer allows ${String(told["channels"])}`);
         break;
       case "error":
         this.refused(socket, told["code"] as string, told["message"] as string, told["retry_after"] as number | null);
@@ -430,7 +482,7 @@ export class GatewayClient<Data = unknown> {
   }
 
   private reach(topic: string, partition: number, offset: bigint): void {
-    if (offset > this.next(topic, partition)) (this.place.positions[topic] ??= {})[partition] = String(offset);
+    if (offset > this.next(topic, partition)) (this.place.positions[topic] ??= bare())[partition] = String(offset);
   }
 
   private tell(state: State): void {
@@ -444,6 +496,31 @@ export class GatewayClient<Data = unknown> {
   private fault(error: unknown): void {
     if (this.options.onError === undefined) console.error(error);
     else this.options.onError(error);
+  }
+}
+
+/** An object that has nothing by birth: a topic may be called `constructor`, or `__proto__`. */
+function bare<Value>(): Record<string, Value> {
+  return Object.create(null) as Record<string, Value>;
+}
+
+/** A place that is ours to change. */
+function placed(kept: Place | null): Place {
+  const positions = bare<Record<string, string>>();
+  for (const [topic, places] of Object.entries(kept?.positions ?? {})) {
+    positions[topic] = Object.assign(bare<string>(), places);
+  }
+  return { token: kept?.token ?? null, positions };
+}
+
+/** How long a token is good for; null where it does not say so. Whether it is genuine is for the gateway to say. */
+function millisecondsLeft(token: string): number | null {
+  try {
+    const body = atob(token.split(".")[1]!.replaceAll("-", "+").replaceAll("_", "/"));
+    const expires = (JSON.parse(body) as Record<string, unknown>)["exp"];
+    return typeof expires === "number" ? expires * 1000 - Date.now() : null;
+  } catch {
+    return null;
   }
 }
 

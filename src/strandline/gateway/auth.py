@@ -1,17 +1,32 @@
 """Who a client is: a signed token (JWT) at the door says so, and which channels it may hear."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import jwt
 
 from strandline.core.audience import Wanted
-from strandline.gateway.session import Identity
+from strandline.gateway.keys import Keys
 
-ANONYMOUS = Identity("anonymous")
 BEARER = "bearer "
 LEEWAY_S = 5
+# JSON may be nested deeper than can be read.
+UNREADABLE = (jwt.PyJWTError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a client is, and what it may hear."""
+
+    subject: str
+    allowed: Wanted | None = None
+    """None: everything."""
+    expires: int | None = None
+    rank: int = 0
+    """Lower ones are sent old records first, where that has to be waited for."""
+    is_anonymous: bool = False
 
 
 class NotAllowedIn(Exception):
@@ -22,34 +37,37 @@ class NotAllowedIn(Exception):
 class Door:
     """Lets clients in."""
 
-    keys: tuple[tuple[str | None, Any], ...] = ()
-    """By their ids; one without an id fits any token."""
+    keys: Keys | None = None
     algorithms: tuple[str, ...] = ()
     audience: str | None = None
     issuer: str | None = None
     channels_claim: str = "channels"
+    class_claim: str = "class"
+    classes: tuple[str, ...] = ()
+    """The first is served first; who is in none of them comes last."""
     lets_anonymous_in: bool = False
 
-    def identify(self, path: str, authorization: str | None) -> Identity:
+    def identify(self, path: str, authorization: Sequence[str]) -> Identity:
         """Who comes with a request; a browser has its token in the query, for it cannot set headers."""
-        token = None
-        if authorization is not None and authorization.lower().startswith(BEARER):
-            token = authorization[len(BEARER) :].strip()
-        given = parse_qs(urlsplit(path).query).get("access_token")
-        token = token or (given[0] if given else None)
-        if token is None:
+        given = [header[len(BEARER) :].strip() for header in authorization if header.lower().startswith(BEARER)]
+        given = given or parse_qs(path.partition("?")[2]).get("access_token", [])
+        if not given:
             if self.lets_anonymous_in:
-                return ANONYMOUS
+                return Identity("anonymous", rank=len(self.classes), is_anonymous=True)
             raise NotAllowedIn("a token is needed")
-        return self.read(token)
+        if len(given) > 1:
+            raise NotAllowedIn("there is more than one token")
+        return self.read(given[0])
 
     def read(self, token: str) -> Identity:
         """Who a token speaks of."""
         try:
             key_id = jwt.get_unverified_header(token).get("kid")
-        except jwt.InvalidTokenError:
+        except UNREADABLE:
             raise NotAllowedIn("the token cannot be read") from None
-        fitting = [key for name, key in self.keys if name is None or name == key_id]
+        fitting = [] if self.keys is None else self.keys.of(key_id)
+        if not fitting:
+            raise NotAllowedIn("the token names a key that is not known here")
         for key in fitting:
             try:
                 claims = jwt.decode(
@@ -65,7 +83,7 @@ class Door:
                 continue
             except jwt.ExpiredSignatureError:
                 raise NotAllowedIn("the token has expired") from None
-            except jwt.InvalidTokenError as error:
+            except UNREADABLE as error:
                 raise NotAllowedIn(f"the token is not taken: {error}") from None
             return self._identity(claims)
         raise NotAllowedIn("the token's signature is not ours")
@@ -74,4 +92,6 @@ class Door:
         channels = claims.get(self.channels_claim, [])
         if not isinstance(channels, list) or not all(isinstance(channel, str) for channel in channels):
             raise NotAllowedIn(f"the token's claim '{self.channels_claim}' is no list of channels")
-        return Identity(str(claims["sub"]), Wanted(channels), int(claims["exp"]))
+        named = claims.get(self.class_claim)
+        rank = self.classes.index(named) if named in self.classes else len(self.classes)
+        return Identity(str(claims["sub"]), Wanted(channels), int(claims["exp"]), rank)

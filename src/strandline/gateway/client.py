@@ -5,108 +5,50 @@ that dies in the middle of one gets it again, and never misses one.
 """
 
 import asyncio
+import logging
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from datetime import timedelta
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 from urllib.parse import quote
 
+import jwt
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from strandline.errors import GatewayRefused
+from strandline.gateway.heard import Envelope, Message, Missed, message, read
+from strandline.gateway.parting import part
+from strandline.gateway.place import InMemory, Place, Store
+
+__all__ = ["GatewayClient", "Message", "Missed"]
 
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 30.0
+TOKEN_WITHIN_S = 15.0
 CREDIT = 1000
 # Answers to a resume that trying again does not help.
-FINAL = {"not_allowed", "too_many_subscriptions", "unknown_topic", "bad_message"}
+FINAL = {
+    "not_allowed",
+    "too_many_subscriptions",
+    "unknown_topic",
+    "unknown_partition",
+    "needs_partitions",
+    "bad_message",
+    "no_channels",
+}
 TOKEN_FAULTS = ("token_",)
-# After these gaps other records come at the offsets of those that are lost.
-TAKEN_BACK = {"truncated", "beyond_end"}
-UNAUTHORIZED = 401
+REFUSED_AT_THE_DOOR = {401, 403}
+EXPIRED = 4001
+# A fresh token is shown when so much of the life of the last one is over.
+REFRESH_AFTER = 0.8
+LEAST_REFRESH_S = 0.5
 
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A record, as the gateway sent it."""
-
-    seq: int
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    channel: str
-    type: str
-    priority: str
-    data: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Missed:
-    """Offsets that cannot be had, from the first to the last of them; None where nobody knows how many."""
-
-    topic: str
-    partition: int
-    first: int
-    last: int | None
-    reason: str
-
-
-@dataclass(slots=True)
-class Place:
-    """Where a client is: the last token, and the first offsets not handled since."""
-
-    token: str | None = None
-    positions: dict[str, dict[int, int]] = field(default_factory=dict)
-
-
-class Store(Protocol):
-    """Keeps a place from one life of the application to the next."""
-
-    async def load(self) -> Place | None: ...
-
-    async def save(self, place: Place) -> None: ...
-
-
-class InMemory:
-    """Keeps the place as long as the process lives."""
-
-    def __init__(self) -> None:
-        self._place: Place | None = None
-
-    async def load(self) -> Place | None:
-        return self._place
-
-    async def save(self, place: Place) -> None:
-        self._place = place
-
-
-class _Envelope(msgspec.Struct):
-    type: str
-    seq: int = 0
-    ts: int = 0
-    priority: str = ""
-    channel: str = ""
-    topic: str = ""
-    partition: int = 0
-    offset: int = -1
-    data: Any = None
-    encoding: str | None = None
-    token: str | None = None
-    positions: dict[str, dict[int, str]] = {}
-    status: str = ""
-    code: str = ""
-    message: str = ""
-    retry_after: float | None = None
-    from_: int | None = msgspec.field(name="from", default=None)
-    to: int | None = None
-    reason: str = ""
-
-
-_decoder = msgspec.json.Decoder(_Envelope)
+log = logging.getLogger(__name__)
 
 
 class GatewayClient:
@@ -120,14 +62,23 @@ class GatewayClient:
         store: Store | None = None,
         client_id: str = "",
         access_token: Callable[[], Awaitable[str]] | None = None,
+        quiet: timedelta = timedelta(seconds=25),
+        answer: timedelta = timedelta(seconds=10),
     ) -> None:
+        """`access_token` is asked for a token before each connection, and before the last one ends.
+
+        The gateway is asked whether it is alive every `quiet`, and left where it does not say so within `answer`.
+        """
         self._url = url
         self._channels = list(channels)
         self._store = InMemory() if store is None else store
         self._client_id = client_id
         self._access_token = access_token
+        self._quiet_s, self._answer_s = quiet.total_seconds(), answer.total_seconds()
         self._place = Place()
         self._connection: ClientConnection | None = None
+        self._waiting: asyncio.Task[None] | None = None
+        """Runs while it waits to connect again."""
         self._attempts = 0
         self._is_closed = False
         self.repeats = 0
@@ -142,8 +93,10 @@ class GatewayClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_closed = True
+        if self._waiting is not None:
+            self._waiting.cancel()
         if self._connection is not None:
-            await self._connection.close()
+            await part(self._connection)
 
     async def __aiter__(self) -> AsyncIterator[Message | Missed]:
         while not self._is_closed:
@@ -151,39 +104,77 @@ class GatewayClient:
                 async for item in self._connected():
                     yield item
                     if isinstance(item, Message):
-                        self._reach(item.topic, item.partition, item.offset + 1)
+                        self._place.reach(item.topic, item.partition, item.offset + 1)
                     else:
-                        self._pass_over(item)
+                        self._place.pass_over(item.topic, item.partition, item.first, item.last, item.reason)
                     await self._store.save(self._place)
             except (ConnectionClosed, OSError, TimeoutError, InvalidHandshake, _Again) as error:
-                if _is_refusal(error):
+                if self._is_refusal(error):
                     raise GatewayRefused(self._url, str(error)) from None
                 await self._wait(error)
 
     async def _connected(self) -> AsyncIterator[Message | Missed]:
         """What comes on one connection."""
-        url = self._url
+        url, token = self._url, None
         if self._access_token is not None:
-            url += f"{'&' if '?' in url else '?'}access_token={quote(await self._access_token())}"
-        async with connect(url, max_size=None, compression=None) as connection:
+            token = await _in_time(self._access_token)
+            url += f"{'&' if '?' in url else '?'}access_token={quote(token)}"
+        async with connect(
+            url,
+            max_size=None,
+            compression=None,
+            ping_interval=self._quiet_s,
+            ping_timeout=self._answer_s,
+            close_timeout=self._answer_s,
+        ) as connection:
+            if self._is_closed:
+                return  # it was left while it connected
             self._connection = connection
             self.connects += 1
-            await connection.send(msgspec.json.encode(self._hello()), text=True)
-            async for text in connection:
-                self._attempts = 0
-                told = _decoder.decode(text)
-                if told.offset >= 0:
-                    if told.offset < self._place.positions.get(told.topic, {}).get(told.partition, 0):
-                        self.repeats += 1
-                        continue
-                    yield _message(told)
-                elif told.type == "gap":
-                    yield Missed(told.topic, told.partition, told.from_ or 0, told.to, told.reason)
-                else:
-                    await self._answered(connection, told)
+            refreshing = asyncio.create_task(self._refresh(connection, token))
+            try:
+                await connection.send(msgspec.json.encode(self._hello()), text=True)
+                while True:
+                    # It says how the connection ends; iterating over it would pass over an end in good order.
+                    item = await self._heard(connection, await connection.recv())
+                    if item is not None:
+                        self._attempts = 0
+                        yield item
+            finally:
+                refreshing.cancel()
+                await part(connection)
+
+    async def _heard(self, connection: ClientConnection, text: str | bytes) -> Message | Missed | None:
+        """What a text has for the application; anything else it says is done."""
+        try:
+            told = read(text)
+        except msgspec.MsgspecError as error:
+            raise _Again(f"what the gateway says cannot be read: {error}") from None
+        if told.offset >= 0:
+            if told.offset >= self._place.next(told.topic, told.partition):
+                return message(told)
+            self.repeats += 1
+        elif told.type == "gap":
+            return Missed(told.topic, told.partition, told.from_ or 0, told.to, told.reason)
+        else:
+            await self._answered(connection, told)
+        return None
+
+    async def _refresh(self, connection: ClientConnection, token: str | None) -> None:
+        """Show another token before the last one ends, on the same connection."""
+        while token is not None and self._access_token is not None and (left := _seconds_left(token)) is not None:
+            await asyncio.sleep(max(left * REFRESH_AFTER, LEAST_REFRESH_S))
+            try:
+                token = await _in_time(self._access_token)
+            except Exception as error:  # noqa: BLE001  (the user's own; the next connection shows it to them)
+                log.warning("no fresh token for %s: %s", self._url, error)
+                return
+            with suppress(ConnectionClosed):
+                await connection.send(msgspec.json.encode({"type": "auth", "data": {"token": token}}), text=True)
 
     def _hello(self) -> dict[str, Any]:
         place = self._place
+        place.resume()
         if place.token is None and not place.positions:
             return {"type": "subscribe", "data": {"channels": self._channels}}
         data: dict[str, Any] = {"channels": self._channels, "credit": CREDIT, "client_id": self._client_id}
@@ -193,47 +184,53 @@ class GatewayClient:
             data["positions"] = place.positions
         return {"type": "resume", "data": data}
 
-    async def _answered(self, connection: ClientConnection, told: _Envelope) -> None:
+    async def _answered(self, connection: ClientConnection, told: Envelope) -> None:
         match told.type:
             case "subscribed":
                 for topic, numbers in told.positions.items():
                     for number, offset in numbers.items():
-                        self._reach(topic, number, int(offset))
+                        self._place.reach(topic, number, int(offset))
                 self._place.token = told.token
+                self._attempts = 0
                 await self._store.save(self._place)
             case "token":
                 # All before it has been handled: it stands for the positions too.
                 self._place.token = told.token
                 await self._store.save(self._place)
-            case "resume_ack" if told.status == "partial":
+            case "resume_ack" if told.status != "partial":
+                self._place.token = told.token or self._place.token
+                self._attempts = 0
+                await self._store.save(self._place)
+            case "resume_ack":
                 await connection.send(msgspec.json.encode({"type": "ack", "data": {"credit": CREDIT}}), text=True)
             case "error" if told.code.startswith(TOKEN_FAULTS):
                 self._place.token = None
                 raise _Again(told.message)
             case "error" if told.code in FINAL:
                 raise GatewayRefused(self._url, told.message)
+            case "unsubscribed":
+                raise GatewayRefused(self._url, f"a fresh token no longer allows {', '.join(told.channels)}")
             case "error":
                 raise _Again(told.message, told.retry_after)
 
-    def _pass_over(self, missed: Missed) -> None:
-        if missed.reason == "recreated":
-            self._place.positions.get(missed.topic, {}).pop(missed.partition, None)
-            self._place.token = None
-        elif missed.reason in TAKEN_BACK:
-            self._place.positions.setdefault(missed.topic, {})[missed.partition] = missed.first
-            self._place.token = None
-        elif missed.last is not None:
-            self._reach(missed.topic, missed.partition, missed.last + 1)
-
-    def _reach(self, topic: str, partition: int, offset: int) -> None:
-        places = self._place.positions.setdefault(topic, {})
-        places[partition] = max(offset, places.get(partition, 0))
-
     async def _wait(self, error: BaseException) -> None:
+        if self._is_closed:
+            return
         self._attempts += 1
         longest = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**self._attempts)
-        asked = error.retry_after if isinstance(error, _Again) and error.retry_after else 0.0
-        await asyncio.sleep(asked + longest * random.random())  # noqa: S311  (spreads clients, keeps no secret)
+        wait = _asked_wait_s(error) + longest * random.random()  # noqa: S311  (spreads clients)
+        self._waiting = asyncio.create_task(asyncio.sleep(wait))
+        try:
+            await asyncio.wait([self._waiting])
+        finally:
+            self._waiting.cancel()
+
+    def _is_refusal(self, error: BaseException) -> bool:
+        """Whether trying again is of no use."""
+        if isinstance(error, InvalidStatus):
+            return error.response.status_code in REFUSED_AT_THE_DOOR
+        has_expired = isinstance(error, ConnectionClosed) and error.rcvd is not None and error.rcvd.code == EXPIRED
+        return has_expired and self._access_token is None
 
 
 class _Again(Exception):
@@ -244,20 +241,23 @@ class _Again(Exception):
         self.retry_after = retry_after
 
 
-def _is_refusal(error: BaseException) -> bool:
-    response = getattr(error, "response", None)
-    return response is not None and response.status_code == UNAUTHORIZED
+async def _in_time(access_token: Callable[[], Awaitable[str]]) -> str:
+    async with asyncio.timeout(TOKEN_WITHIN_S):
+        return await access_token()
 
 
-def _message(told: _Envelope) -> Message:
-    return Message(
-        told.seq,
-        told.topic,
-        told.partition,
-        told.offset,
-        told.ts,
-        told.channel,
-        told.type,
-        told.priority,
-        told.data,
-    )
+def _asked_wait_s(error: BaseException) -> float:
+    """How long the gateway wants not to hear of us."""
+    if isinstance(error, _Again):
+        return error.retry_after or 0.0
+    given = error.response.headers.get("Retry-After", "") if isinstance(error, InvalidStatus) else ""
+    return float(given) if given.isdecimal() else 0.0
+
+
+def _seconds_left(token: str) -> float | None:
+    """How long a token is good for; None where it does not say so. Whether it is genuine is for the gateway to say."""
+    try:
+        expires = jwt.decode(token, options={"verify_signature": False, "verify_exp": False})["exp"]
+        return float(expires) - time.time()
+    except (jwt.InvalidTokenError, KeyError, TypeError, ValueError):
+        return None

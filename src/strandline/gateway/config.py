@@ -1,6 +1,5 @@
 """The configuration of the gateway: what may stand in its file, and the settings that it comes to."""
 
-import os
 import secrets
 import ssl
 from collections.abc import Mapping
@@ -8,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import jwt
 import msgspec
 from msgspec import Meta
 
@@ -18,14 +16,12 @@ from strandline.core.channel import Template
 from strandline.errors import OptionError
 from strandline.gateway.auth import Door
 from strandline.gateway.feed import Naming
-from strandline.gateway.limits import Limits
+from strandline.gateway.keys import KeyFile, Keys, SharedSecret
+from strandline.gateway.limits import Limits, Seconds, Size
+from strandline.tls import serving
 from strandline.wire.resume_token import Signer
 
 SHORTEST_KEY = 32
-
-Seconds = Annotated[float, Meta(gt=0, le=86_400)]
-Count = Annotated[int, Meta(ge=1, le=10_000_000)]
-Size = Annotated[int, Meta(ge=1024, le=1 << 34)]
 
 
 class TopicSection(Section, frozen=True, kw_only=True):
@@ -46,14 +42,17 @@ class TlsSection(Section, frozen=True, kw_only=True):
 class JwtSection(Section, frozen=True, kw_only=True):
     """Which tokens are taken."""
 
-    algorithms: list[Literal["HS256", "RS256", "ES256"]]
+    algorithms: Annotated[list[Literal["HS256", "RS256", "ES256"]], Meta(min_length=1)]
     secret: Secret | None = None
     """For HS256."""
     jwks: str | None = None
-    """A file of public keys, for RS256 and ES256."""
+    """A file of public keys, for RS256 and ES256; read again when it has changed."""
     audience: str | None = None
     issuer: str | None = None
     channels_claim: str = "channels"
+    class_claim: str = "class"
+    classes: list[str] = msgspec.field(default_factory=list)
+    """Whose replays go first where replays have to wait: the first class, then the second, and who is in none last."""
 
 
 class AuthSection(Section, frozen=True, kw_only=True):
@@ -61,20 +60,6 @@ class AuthSection(Section, frozen=True, kw_only=True):
 
     anonymous: bool = False
     jwt: JwtSection | None = None
-
-
-class LimitsSection(Section, frozen=True, kw_only=True):
-    """Bounds; see docs/gateway.md."""
-
-    connections: Count = 20_000
-    connections_per_address: Count = 10_000
-    subscriptions: Count = 1_000
-    message_bytes: Size = 64 << 10
-    messages_per_s: Count = 100
-    queue_bytes: Size = 1 << 20
-    page: Count = 100
-    page_s: Seconds = 5.0
-    cold_every_s: Seconds = 10.0
 
 
 class GatewayConfig(Section, frozen=True, kw_only=True):
@@ -100,7 +85,9 @@ class GatewayConfig(Section, frozen=True, kw_only=True):
     token_every_s: Seconds = 10.0
     token_valid_s: Seconds = 86_400.0
     observe: str | None = None
-    limits: LimitsSection = LimitsSection()
+    workers: Annotated[int, Meta(ge=1, le=256)] = 1
+    """Processes on the one port."""
+    limits: Limits = Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,27 +100,43 @@ class Settings:
     door: Door
     signer: Signer
     limits: Limits
-    tls: ssl.SSLContext | None = None
-    origins: list[Any] | None = None
+    tls: ssl.SSLContext | None
+    origins: list[Any] | None
     conflate: Wanted
-    recent_bytes: int = 16 << 20
-    history_bytes: int = 64 << 20
-    max_history_s: float | None = None
-    token_every_s: float = 10.0
-    token_valid_s: float = 86_400.0
+    recent_bytes: int
+    history_bytes: int
+    max_history_s: float | None
+    token_every_s: float
+    token_valid_s: float
+
+    def address(self, port: int) -> str:
+        """What clients connect to, with the real port."""
+        host = self.listen[0]
+        return f"{'ws' if self.tls is None else 'wss'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def settings_of(config: GatewayConfig, kafka: Mapping[str, str], listen: tuple[str, int], folder: Path) -> Settings:
-    """The settings of a configuration; what cannot be is refused here, before anything starts."""
+def settings_of(
+    config: GatewayConfig,
+    kafka: Mapping[str, str],
+    listen: tuple[str, int],
+    folder: Path,
+    *,
+    own_key: bytes | None = None,
+) -> Settings:
+    """The settings of a configuration; what cannot be is refused here, before anything starts.
+
+    `own_key` signs resume tokens where the configuration has no key for that.
+    """
     return Settings(
         listen=listen,
         kafka=kafka,
         namings={topic: _naming(topic, section) for topic, section in config.topics.items()},
         door=_door(config.auth, folder),
-        signer=Signer(_token_keys(config.token_keys)),
-        limits=Limits(**msgspec.structs.asdict(config.limits)),
-        tls=None if config.tls is None else _tls(config.tls, folder),
-        origins=config.origins,
+        signer=Signer(_token_keys(config.token_keys, own_key or secrets.token_bytes(SHORTEST_KEY))),
+        limits=config.limits,
+        tls=None if config.tls is None else serving(folder / config.tls.certificate, folder / config.tls.key, "tls"),
+        # Only browsers say where they come from; for all others there are tokens.
+        origins=None if config.origins is None else [*config.origins, None],
         conflate=Wanted(config.conflate),
         recent_bytes=config.recent_bytes,
         history_bytes=config.history_bytes,
@@ -153,12 +156,12 @@ def _naming(topic: str, section: TopicSection) -> Naming:
     return Naming(**found)
 
 
-def _token_keys(given: Mapping[str, Secret]) -> dict[str, bytes]:
+def _token_keys(given: Mapping[str, Secret], own: bytes) -> dict[str, bytes]:
     short = next((name for name, key in given.items() if len(key.reveal()) < SHORTEST_KEY), None)
     if short is not None:
         raise OptionError(f"token_keys.{short} is shorter than {SHORTEST_KEY} characters")
-    # Without keys of the user's, tokens are good for as long as this process lives.
-    return {name: key.reveal().encode() for name, key in given.items()} or {"own": secrets.token_bytes(32)}
+    # Without keys of the user's, tokens are good for as long as this gateway runs.
+    return {name: key.reveal().encode() for name, key in given.items()} or {"own": own}
 
 
 def _door(auth: AuthSection, folder: Path) -> Door:
@@ -167,40 +170,28 @@ def _door(auth: AuthSection, folder: Path) -> Door:
             raise OptionError("nobody is let in: give auth.jwt, or auth.anonymous: true")
         return Door(lets_anonymous_in=True)
     section = auth.jwt
-    keys: list[tuple[str | None, Any]] = []
-    if section.secret is not None:
-        if len(section.secret.reveal()) < SHORTEST_KEY:
-            raise OptionError(f"auth.jwt.secret is shorter than {SHORTEST_KEY} characters")
-        keys.append((None, section.secret.reveal()))
-    if section.jwks is not None:
-        keys += _jwks(folder / section.jwks)
-    if not keys:
-        raise OptionError("auth.jwt has neither a secret nor a file of keys (jwks)")
-    if section.secret is not None and len(section.algorithms) > 1:
-        # A public key would be taken for the secret of a token that says HS256.
-        raise OptionError("auth.jwt: HS256 goes with a secret alone, RS256 and ES256 with keys")
     return Door(
-        keys=tuple(keys),
+        keys=_keys(section, folder),
         algorithms=tuple(section.algorithms),
         audience=section.audience,
         issuer=section.issuer,
         channels_claim=section.channels_claim,
+        class_claim=section.class_claim,
+        classes=tuple(section.classes),
         lets_anonymous_in=auth.anonymous,
     )
 
 
-def _jwks(path: Path) -> list[tuple[str | None, Any]]:
-    try:
-        found = jwt.PyJWKSet.from_json(path.read_text())
-    except (OSError, ValueError, jwt.PyJWTError) as error:
-        raise OptionError(f"auth.jwt.jwks: {os.fspath(path)} cannot be used: {error}") from None
-    return [(key.key_id, key.key) for key in found.keys]
-
-
-def _tls(section: TlsSection, folder: Path) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(folder / section.certificate, folder / section.key)
-    except (OSError, ssl.SSLError) as error:
-        raise OptionError(f"tls: the certificate or its key cannot be used: {error}") from None
-    return context
+def _keys(section: JwtSection, folder: Path) -> Keys:
+    if "HS256" in section.algorithms:
+        # Beside others a public key would be taken for the secret of a token that says HS256.
+        if len(set(section.algorithms)) > 1 or section.jwks is not None:
+            raise OptionError("auth.jwt: HS256 goes with a secret alone, RS256 and ES256 with a file of keys (jwks)")
+        if section.secret is None:
+            raise OptionError("auth.jwt: HS256 needs a secret")
+        if len(section.secret.reveal()) < SHORTEST_KEY:
+            raise OptionError(f"auth.jwt.secret is shorter than {SHORTEST_KEY} characters")
+        return SharedSecret(section.secret.reveal())
+    if section.jwks is None or section.secret is not None:
+        raise OptionError("auth.jwt: RS256 and ES256 go with a file of keys (jwks), and without a secret")
+    return KeyFile(folder / section.jwks)

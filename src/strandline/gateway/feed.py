@@ -27,6 +27,7 @@ NO_END = 2**63 - 1
 ISOLATION = Isolation.READ_COMMITTED
 # What Python needs for a record besides its frame.
 RECORD_BYTES = 250
+BY_KEY = "{key}"
 
 
 class Record(NamedTuple):
@@ -36,6 +37,8 @@ class Record(NamedTuple):
     channel: str
     """Empty where it has none; then only those hear it who hear everything."""
     frame: bytes
+    key: bytes | None = None
+    """Where it is not the channel: what the latest is kept of for slow clients."""
 
 
 Item = Record | Gap
@@ -55,7 +58,7 @@ class Naming:
 
 
 class Read(NamedTuple):
-    """What was read of a partition, in order, the position behind it, and the leader's epoch there."""
+    """What was read of a partition, in order, the position behind it, and the leader's epoch there if known."""
 
     items: list[Item]
     position: int
@@ -73,7 +76,7 @@ class Feed:
         self.naming = naming
         self.recent: Recent[Item] = Recent(start, most_bytes=most_bytes)
         self.epoch: int | None = None
-        """The leader's epoch of the last record."""
+        """The leader's epoch of the last record; None where that is not known."""
         self.horizon = 0
         """The first offset that is given out."""
 
@@ -92,6 +95,8 @@ class Feed:
 
     def take(self, read: Read) -> None:
         """Hold what has come."""
+        if read.position > self.end:
+            self.epoch = read.epoch
         for item in read.items:
             if isinstance(item, Gap):
                 self.recent.add(item.first, item, RECORD_BYTES)
@@ -99,7 +104,6 @@ class Feed:
             else:
                 self.recent.add(item.offset, item, len(item.frame) + RECORD_BYTES)
         self.recent.reach(read.position)
-        self.epoch = self.epoch if read.epoch is None else read.epoch
 
 
 def read(fetched: Fetched, naming: Naming) -> Read:
@@ -112,13 +116,13 @@ def read(fetched: Fetched, naming: Naming) -> Read:
     items += [Gap(low, high, Reason.COMPACTED) for low, high in holes(scanned, found)]
     if len(items) > len(found):
         items.sort(key=lambda item: item.first if isinstance(item, Gap) else item.offset)
-    return Read(items, scanned.position, scanned.chosen[-1].epoch if scanned.chosen else None)
+    return Read(items, scanned.position, scanned.epoch)
 
 
 def _records(partition: Partition, found: Columns, naming: Naming) -> Iterator[Record]:
     arena = found.arena.data
     topic, number = partition.topic, partition.number
-    needs_headers = naming.needs_headers
+    needs_headers, is_by_key = naming.needs_headers, naming.channel.text == BY_KEY
     columns = (KEY_START, KEY_LENGTH, VALUE_START, VALUE_LENGTH, HEADERS_START, HEADERS)
     fields = zip(*(found.table[column].tolist() for column in columns), strict=True)
     for offset, timestamp, (key_at, key_size, value_at, value_size, headers, count) in zip(
@@ -137,4 +141,4 @@ def _records(partition: Partition, found: Columns, naming: Naming) -> Iterator[R
             naming.type.of(row) or "message",
             naming.priority.of(row) or "NORMAL",
         )
-        yield Record(offset, channel, frame_of(stated, data_of(value)))
+        yield Record(offset, channel, frame_of(stated, data_of(value)), None if is_by_key else key)

@@ -66,11 +66,17 @@ class Hub:
         for session in self.ahead:
             session.feed_moved()
 
+    def added(self) -> None:
+        """A partition is there that was not before: who hears anything hears it from its beginning."""
+        for session in self.sessions:
+            if session.wanted:
+                session.at.begin_live()
+
     def replaced(self, old: Feed, gap: Gap) -> None:
         """Tell everybody that a partition is not what it was; the one in its place is there already, or is none."""
         self._tell(old, gap)
         for session in list(self.sessions):
-            session.feed_replaced(old, self.feeds.get(old.partition))
+            session.feed_replaced(old, self.feeds.get(old.partition), gap)
 
     def _send(self, feed: Feed, run: Sequence[Record], to: Iterable["Session"]) -> None:
         if not run:
@@ -89,18 +95,18 @@ class Hub:
             session.offer(feed, run)
 
     def _tell(self, feed: Feed, gap: Gap) -> None:
-        data = gap_frame(feed, gap)
+        data = gap_frame(feed.partition, gap)
         for session in list(self.sessions):
-            if session.wanted and feed not in session.behind:
-                session.write(data)
+            if session.wanted and feed not in session.at.behind:
+                session.miss(feed, gap, data)
 
 
-def gap_frame(feed: Feed, gap: Gap) -> bytes:
+def gap_frame(partition: "Partition", gap: Gap) -> bytes:
     """What a client is told of offsets that it does not get: from the first to the last of them."""
     told = {
         "type": "gap",
-        "topic": feed.partition.topic,
-        "partition": feed.partition.number,
+        "topic": partition.topic,
+        "partition": partition.number,
         "from": gap.first,
         # Where nobody knows how many there were.
         "to": gap.end - 1 if gap.end > gap.first else None,

@@ -1,47 +1,37 @@
-"""How much one client may ask for, and how much all of them together."""
+"""How much one client may ask for, and how much all of them together: the section `limits` of the configuration."""
 
-from collections import OrderedDict
-from dataclasses import dataclass
+from typing import Annotated
 
-MOST_CLIENTS = 100_000
+from msgspec import Meta
+
+from strandline.config import Section
+
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+Count = Annotated[int, Meta(ge=1, le=10_000_000)]
+Size = Annotated[int, Meta(ge=1024, le=1 << 34)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Bounds; all of them can be set."""
+class Limits(Section, frozen=True, kw_only=True):
+    """Bounds; see docs/gateway.md."""
 
-    connections: int = 20_000
-    connections_per_address: int = 10_000
-    subscriptions: int = 1_000
-    message_bytes: int = 64 << 10
-    messages_per_s: int = 100
-    queue_bytes: int = 1 << 20
+    connections: Count = 20_000
+    connections_per_address: Count = 10_000
+    subscriptions: Count = 1_000
+    message_bytes: Size = 64 << 10
+    messages_per_s: Count = 100
+    handshake_s: Seconds = 10.0
+    queue_bytes: Size = 1 << 20
     """What may wait to be written to a client before it counts as slow."""
-    page: int = 100
+    page: Count = 100
     """Replayed messages before the client has to ask for more, unless it says itself how many."""
-    page_s: float = 5.0
-    cold_every_s: float = 10.0
+    page_s: Seconds = 5.0
+    cold_every_s: Seconds = 10.0
     """One replay from Kafka per client in so many seconds; what is in memory and following pages are free."""
-    handshake_s: float = 10.0
-    ping_every_s: float = 20.0
-    drain_s: float = 30.0
-    """How long a replay waits for a client that takes nothing."""
-
-
-class Turns:
-    """Lets each name go once in a while."""
-
-    def __init__(self, every_s: float) -> None:
-        self._every = every_s
-        self._next: OrderedDict[str, float] = OrderedDict()
-
-    def take(self, name: str, now: float) -> float:
-        """0 where it may go now, else how many seconds it has to wait."""
-        wait = self._next.get(name, now) - now
-        if wait > 0:
-            return wait
-        self._next[name] = now + self._every
-        self._next.move_to_end(name)
-        while self._next and (len(self._next) > MOST_CLIENTS or next(iter(self._next.values())) <= now):
-            self._next.popitem(last=False)
-        return 0.0
+    cold_clients: Count = 100
+    """How many clients of one subject, or of one address where they are anonymous, have such a turn of their own."""
+    cold_at_once: Count = 64
+    """Replays from Kafka that go on at once, of all clients; fewer while the gateway is late."""
+    cold_waiting: Annotated[int, Meta(ge=0, le=1_000_000)] = 1_000
+    """How many more may wait for that."""
+    cold_wait_s: Seconds = 5.0
+    """How long."""

@@ -1,43 +1,27 @@
-"""What the gateway counts, as plain numbers that cost next to nothing, and as Prometheus reads them."""
+"""What the gateway counts, as Prometheus reads it."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-if TYPE_CHECKING:
-    from strandline.gateway.server import Gateway
-
-
-@dataclass(slots=True)
-class Counts:
-    """Since the start."""
-
-    connections: int = 0
-    refused: int = 0
-    replays: int = 0
-    replays_done: int = 0
-    replays_failed: int = 0
-    replay_s: float = 0.0
-    replayed: int = 0
-    slow: int = 0
+from strandline.gateway.messages import Replays, State
 
 
 class Metrics(Collector):
-    """The counts, read when somebody asks."""
+    """The counts, read when somebody asks, with the number of processes that they are of."""
 
-    def __init__(self, gateway: "Gateway") -> None:
-        self._gateway = gateway
+    def __init__(self, state: Callable[[], tuple[State, int]]) -> None:
+        self._state = state
 
     def collect(self) -> Iterator[Metric]:
-        gateway, counts = self._gateway, self._gateway.counts
+        state, workers = self._state()
+        counts, replays = state.counts, state.replays or Replays(0, 0, 0)
         for name, value, what in (
             ("connections", counts.connections, "Connections of clients"),
             ("refused_connections", counts.refused, "Connections that there was no room for"),
-            ("delivered", gateway.hub.delivered, "Messages written to clients, replayed ones included"),
+            ("delivered", counts.delivered, "Messages written to clients, replayed ones included"),
             ("replay_requests", counts.replays, "Replays that clients have asked for"),
             ("replay_successes", counts.replays_done, "Replays that came to their end"),
             ("replay_failures", counts.replays_failed, "Replays that were refused or failed"),
@@ -45,12 +29,16 @@ class Metrics(Collector):
             ("slow_closed", counts.slow, "Clients closed since they were too slow"),
         ):
             yield CounterMetricFamily(f"strandline_gateway_{name}", what, value)
-        held = sum(feed.recent.nbytes for feed in gateway.hub.feeds.values())
         for name, now, what in (
-            ("open_connections", gateway.connections, "Connections now"),
-            ("partitions", len(gateway.hub.feeds), "Partitions that are read"),
-            ("recent_bytes", held, "Bytes of recent records in memory"),
-            ("ready", int(not gateway.not_ready()), "1 while Kafka is read"),
+            ("open_connections", state.open_connections, "Connections now"),
+            ("partitions", state.partitions, "Partitions that are read"),
+            ("recent_bytes", state.recent_bytes, "Bytes of recent records in memory"),
+            ("ready", int(not state.trouble), "1 while Kafka is read"),
+            ("workers", workers, "Processes that serve"),
+            ("loop_lag_seconds", state.lag, "How late the event loop was, of the process where it was latest"),
+            ("cold_replays_at_once", replays.at_once, "Replays from Kafka that may go on at once, as things are"),
+            ("cold_replays", replays.going_on, "Replays from Kafka that go on"),
+            ("cold_replays_waiting", replays.waiting, "Replays from Kafka that wait for others to end"),
         ):
             yield GaugeMetricFamily(f"strandline_gateway_{name}", what, now)
         yield SummaryMetricFamily(

@@ -3,25 +3,33 @@
 import asyncio
 import logging
 import time
-from collections import Counter
 from typing import Any, Self
 
-from strandline.errors import StrandlineError
-from strandline.gateway.auth import NotAllowedIn
+from strandline.errors import CannotListen
+from strandline.gateway.arbiter import Arbiter
+from strandline.gateway.auth import Identity, NotAllowedIn
+from strandline.gateway.commons import Commons
 from strandline.gateway.config import Settings
 from strandline.gateway.connection import EXPIRED, Connection
 from strandline.gateway.history import History
 from strandline.gateway.hub import Hub
-from strandline.gateway.limits import Turns
-from strandline.gateway.metrics import Counts
+from strandline.gateway.messages import Counts, State
 from strandline.gateway.replaying import Replaying
-from strandline.gateway.session import Identity, Refused, Replay, Session
+from strandline.gateway.secured import Secured
+from strandline.gateway.session import Refused, Replay, Session
 from strandline.gateway.tail import Tail
-from strandline.kafka.cluster import Cluster
+from strandline.wire.resume_token import Positions
 
 BACKLOG = 1024
 TICK_S = 1.0
+PING_EVERY_TICKS = 20
+# Clients that are pinged, or given tokens, without a pause.
+AT_ONCE = 100
+WATCH_S = 0.25
 GOING_AWAY = 1001
+ONLY = 0
+# Of those that there is no room for so many wait to be told why; the others are cut off.
+TOLD_AT_ONCE = 100
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +37,14 @@ log = logging.getLogger(__name__)
 class Gateway:
     """Runs while it is entered; leaving it ends it in good order."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, commons: Commons | None = None) -> None:
+        """`commons` is shared with other processes that listen on the same port."""
         self.settings = settings
+        self._arbiter: Arbiter | None = None
+        if commons is None:
+            self._arbiter = Arbiter(settings.limits, time.monotonic)
+            commons = _alone(self._arbiter, settings.limits.cold_wait_s)
+        self.commons = commons
         self.limits = settings.limits
         self.signer = settings.signer
         self.door = settings.door
@@ -44,38 +58,43 @@ class Gateway:
             recent_bytes=settings.recent_bytes,
             max_history_s=settings.max_history_s,
         )
-        self._asked = Cluster(settings.kafka)
-        self._history = History(self._asked, most_bytes=settings.history_bytes)
-        self._cold = Turns(settings.limits.cold_every_s)
+        self._history = History(settings.kafka, settings.namings, most_bytes=settings.history_bytes)
         self._connections: dict[Connection, None] = {}
-        self._addresses: Counter[str] = Counter()
-        self._server: asyncio.Server | None = None
+        self._refused: set[Connection] = set()
+        """Those that are about to be told so."""
+        self._server: asyncio.Server | Secured | None = None
+        self._lag = 0.0
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def address(self) -> str:
         """Where it listens, with the real port when 0 was asked for."""
-        host, port = self._server.sockets[0].getsockname()[:2] if self._server is not None else self.settings.listen
-        scheme = "ws" if self.settings.tls is None else "wss"
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-
-    @property
-    def connections(self) -> int:
-        return len(self._connections)
+        port = self.settings.listen[1] if self._server is None else self._server.sockets[0].getsockname()[1]
+        return self.settings.address(port)
 
     async def __aenter__(self) -> Self:
         await self.tail.start()
-        await self._asked.partitions(self.settings.namings)
+        await self._history.start()
         host, port = self.settings.listen
         loop = asyncio.get_running_loop()
+        is_shared = self._arbiter is None
         try:
-            self._server = await loop.create_server(
-                lambda: Connection(self), host, port, backlog=BACKLOG, ssl=self.settings.tls, reuse_port=True
-            )
+            if self.settings.tls is not None:
+                secured = Secured(self, self.settings.tls)
+                await secured.listen(host, port, backlog=BACKLOG, reuse_port=is_shared)
+                self._server = secured
+            else:
+                self._server = await loop.create_server(
+                    lambda: Connection(self, loop.time() + self.limits.handshake_s),
+                    host,
+                    port,
+                    backlog=BACKLOG,
+                    reuse_port=is_shared,
+                )
         except OSError as error:
             await self.tail.stop()
-            raise StrandlineError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-        self._tasks = [loop.create_task(self._tick()), loop.create_task(self._give_tokens())]
+            raise CannotListen(host, port, error) from error
+        self._tasks = [loop.create_task(work) for work in (self._tick(), self._give_tokens(), self._watch())]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -92,7 +111,7 @@ class Gateway:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.tail.stop()
-        self._asked.close()
+        self._history.close()
 
     async def wait(self, stop: asyncio.Event) -> None:
         """Serve until somebody says stop; raises where reading has failed for good."""
@@ -105,28 +124,53 @@ class Gateway:
 
     def not_ready(self) -> list[str]:
         """What stands in the way of serving."""
+        if self._server is None:
+            return ["it has not started yet"]
         return [] if self.tail.trouble is None else [self.tail.trouble]
+
+    def state(self) -> State:
+        """How it is."""
+        feeds = self.hub.feeds.values()
+        self.counts.delivered = self.hub.delivered
+        return State(
+            counts=self.counts,
+            open_connections=len(self._connections),
+            partitions=len(feeds),
+            recent_bytes=sum(feed.recent.nbytes for feed in feeds),
+            lag=self._lag,
+            trouble=self.not_ready(),
+            replays=None if self._arbiter is None else self._arbiter.replays(),
+        )
 
     # What connections and sessions ask for.
 
-    def admit(self, connection: Connection) -> bool:
-        """Take a connection in, where there is room."""
+    def came(self, connection: Connection) -> None:
+        """Look whether there is room for a connection, where that is not known yet."""
         self._connections[connection] = None
-        self._addresses[connection.address] += 1
         self.counts.connections += 1
-        is_admitted = (
-            len(self._connections) <= self.limits.connections
-            and self._addresses[connection.address] <= self.limits.connections_per_address
-        )
-        self.counts.refused += not is_admitted
-        return is_admitted
+
+        def answer(is_admitted: bool) -> None:
+            connection.admitted(is_admitted)
+            if not is_admitted and connection in self._connections and not self.refuse(connection):
+                connection.abort()
+
+        if connection.is_admitted is None:
+            self.commons.enter(connection.address, answer)
+
+    def refuse(self, connection: Connection) -> bool:
+        """There is no room for a connection; whether it may stay until it has been told so."""
+        self.counts.refused += 1
+        if len(self._refused) >= TOLD_AT_ONCE:
+            return False
+        self._refused.add(connection)
+        return True
 
     def gone(self, connection: Connection) -> None:
         """A connection has ended."""
         self._connections.pop(connection, None)
-        self._addresses[connection.address] -= 1
-        if not self._addresses[connection.address]:
-            del self._addresses[connection.address]
+        self._refused.discard(connection)
+        if connection.is_admitted:
+            self.commons.leave(connection.address)
 
     def now(self) -> int:
         """Seconds since 1970."""
@@ -143,15 +187,20 @@ class Gateway:
         """Whether slow clients get the latest of a channel only."""
         return self.settings.conflate.has(channel)
 
-    def token(self, session: Session) -> str:
-        """A token for where a session is."""
+    def token(self, session: Session, positions: Positions | None = None) -> str:
+        """A token for where a session is, or for other positions of its client's."""
         expires = self.now() + int(self.settings.token_valid_s)
-        return self.signer.sign(session.identity.subject, session.positions(), expires)
+        places = session.positions() if positions is None else positions
+        return self.signer.sign(session.identity.subject, places, expires)
+
+    async def look(self) -> None:
+        """Learn which partitions there are now; raises where Kafka does not say."""
+        await self.tail.look()
 
     async def replay(self, session: Session, replay: Replay) -> None:
         """Send a session what it missed."""
         await Replaying(
-            session, replay, history=self._history, limits=self.limits, cold=self._cold, counts=self.counts
+            session, replay, history=self._history, limits=self.limits, commons=self.commons, counts=self.counts
         ).run()
 
     async def _tick(self) -> None:
@@ -160,11 +209,12 @@ class Gateway:
             await asyncio.sleep(TICK_S)
             ticks += 1
             now = self.now()
-            pings = ticks % max(1, round(self.limits.ping_every_s / TICK_S)) == 0
-            for connection in list(self._connections):
+            pings = ticks % PING_EVERY_TICKS == 0
+            for place, connection in enumerate(list(self._connections)):
                 connection.tick()
-                if pings:
+                if pings and connection in self._connections:
                     connection.ping()
+                    await _let_others_on(place)
                 expires = None if connection.session is None else connection.session.identity.expires
                 if expires is not None and expires <= now:
                     connection.close(EXPIRED, "the token has expired")
@@ -172,5 +222,28 @@ class Gateway:
     async def _give_tokens(self) -> None:
         while True:
             await asyncio.sleep(self.settings.token_every_s)
-            for session in list(self.hub.sessions):
-                session.tell_token()
+            for place, session in enumerate(list(self.hub.sessions)):
+                if session in self.hub.sessions:
+                    session.tell_token()
+                await _let_others_on(place)
+
+    async def _watch(self) -> None:
+        """Say every moment how this process is."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + WATCH_S
+            await asyncio.sleep(WATCH_S)
+            self._lag = max(0.0, loop.time() - due)
+            self.commons.send(self.state())
+
+
+async def _let_others_on(place: int) -> None:
+    """For whoever goes through all clients: what comes from Kafka is not to wait until all are done."""
+    if place % AT_ONCE == AT_ONCE - 1:
+        await asyncio.sleep(0)
+
+
+def _alone(arbiter: Arbiter, wait_s: float) -> Commons:
+    """For a process that shares nothing with others."""
+    commons = Commons(lambda message: arbiter.heard(ONLY, message, commons.heard), wait_s)
+    return commons

@@ -15,17 +15,24 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from strandline.core.away import Away
 from strandline.core.gap import Gap, Reason
 from strandline.core.retry import Failure, GiveUp, Within, decide
-from strandline.errors import BrokerRefused, BrokerUnreachable, KafkaError, Moved, TopicReplaced, UnknownTopic
+from strandline.errors import BrokerRefused, BrokerUnreachable, KafkaError, Moved, TopicReplaced
 from strandline.gateway.feed import ISOLATION, Feed, Naming, Read, read
 from strandline.gateway.hub import Hub
+from strandline.gateway.rounds import Rounds
 from strandline.kafka.cluster import AGAIN, EARLIEST, LATEST, MOVED, Cluster, Fetched
 from strandline.kafka.partition import Partition
 from strandline.units import Nanos
 
 MAX_WAIT = timedelta(milliseconds=500)
 LOOK_EVERY_S = 5.0
+# Once it reads, everything is asked again for ever; who waited longer for one partition would keep all others waiting.
+PATIENCE = timedelta(seconds=2)
+# A partition that is not there while others are is asked for again after so long, and then less and less often.
+AWAY_S = 0.05
+MOST_AWAY_S = 2.0
 FETCH_BYTES = 1 << 20
 FOREVER = replace(AGAIN, until=Within(Nanos(2**62)))
 
@@ -50,10 +57,21 @@ class Tail:
         self._recent_bytes = recent_bytes
         self._max_history_s = max_history_s
         self._tasks: dict[object, asyncio.Task[None]] = {}
+        self._checked: dict[Partition, int] = {}
+        """Under which leader it was last seen that the log still has what was read."""
+        self._refreshing = asyncio.Lock()
+        self._looks = Rounds(self._renew)
         self.cluster = Cluster(settings)
-        self.trouble: str | None = None
+        self._troubles: dict[int, str] = {}
+        """By node: what keeps it from reading what that leads."""
+        self._unknown: str | None = None
+        """Why it was not to be learned lately who leads what; None since something was read."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Has the error that ended the reading, where something has that was not foreseen."""
+
+    @property
+    def trouble(self) -> str | None:
+        return next(iter(self._troubles.values()), self._unknown)
 
     async def start(self) -> None:
         """Find the ends of all partitions, and read on from there."""
@@ -62,6 +80,7 @@ class Tail:
         for partition in partitions:
             self._add(partition, ends[partition].offset)
         await self._set_horizons()
+        self.cluster.patience = PATIENCE
         self._read_from_all()
         self._run("look", self._look())
 
@@ -86,6 +105,7 @@ class Tail:
         naming = self._namings[partition.topic]
         feed = Feed(partition, topic_id, naming, start, most_bytes=self._recent_bytes)
         self._hub.feeds[partition] = feed
+        self._checked[partition] = self.cluster.leader_epoch(partition)
 
     def _read_from_all(self) -> None:
         for node in self.cluster.nodes:
@@ -94,14 +114,24 @@ class Tail:
 
     async def _read_from(self, node: int) -> None:
         attempt = 0
+        # Those that brought something, the last ones last.
+        lately: dict[Partition, None] = {}
+        away: Away[Partition] = Away(first_s=AWAY_S, most_s=MOST_AWAY_S)
         while True:
             cluster = self.cluster
-            wanted = {
+            led = {
                 partition: feed.end for partition, feed in self._hub.feeds.items() if cluster.leader(partition) == node
             }
-            if not wanted:
+            if not led:
+                self._troubles.pop(node, None)
                 return  # whoever finds that it leads something again reads on
+            away.keep(led)
+            # An answer is full with what comes first in it: one that always has much must not keep the others waiting.
+            order = [*(one for one in led if one not in lately), *(one for one in lately if one in led)]
+            wanted = {partition: led[partition] for partition in away.due(order, self._now())}
             try:
+                if any([await self._check(partition) for partition in wanted]):
+                    continue
                 answers = await cluster.fetch(
                     node,
                     wanted,
@@ -110,18 +140,32 @@ class Tail:
                     partition_bytes=FETCH_BYTES,
                     max_wait=MAX_WAIT,
                 )
+                if cluster is not self.cluster:
+                    continue  # what came is of a topic that is no more
+                for fetched in answers:
+                    if fetched.records:
+                        lately.pop(fetched.partition, None)
+                        lately[fetched.partition] = None
                 moved = [fetched for fetched in answers if not await self._take(fetched)]
-                if moved:
+                if len(moved) == len(wanted):
                     raise Moved(moved[0].partition, moved[0].error.name)
+                away.asked(wanted, {fetched.partition for fetched in moved}, self._now())
+                if moved:
+                    self._troubles[node] = str(Moved(moved[0].partition, moved[0].error.name))
+                    self._look_aside()
             except (BrokerUnreachable, Moved) as error:
                 attempt += 1
+                self._troubles[node] = str(error)
                 await self._look_again(error, attempt)
             except KafkaError as error:
-                self.trouble = str(error)
+                self._troubles[node] = str(error)
                 log.exception("reading from node %d has failed", node)
                 await asyncio.sleep(LOOK_EVERY_S)
             else:
-                attempt, self.trouble = 0, None
+                attempt = 0
+                if not away:
+                    self._unknown = None
+                    self._troubles.pop(node, None)
 
     async def _take(self, fetched: Fetched) -> bool:
         """Take what came of a partition; False when its leader must be looked for."""
@@ -144,16 +188,50 @@ class Tail:
         starts = await self.cluster.offsets({partition: EARLIEST}, ISOLATION)
         ends = await self.cluster.offsets({partition: LATEST}, ISOLATION)
         first, end = starts[partition].offset, ends[partition].offset
+        if self._hub.feeds.get(partition) is not feed or feed.end != asked:
+            return  # while it was asked another leader was read from, or the topic was made anew
         if asked < first:
             self._hub.came(feed, Read([Gap(asked, first, Reason.DELETED)], first, None))
         elif asked > end:
-            log.warning("%s was cut back from %d to %d", partition, asked, end)
-            self._add(partition, end)
-            self._hub.replaced(feed, Gap(end, asked, Reason.TRUNCATED))
+            self._cut_back(feed, end)
+
+    async def _check(self, partition: Partition) -> bool:
+        """Look whether a new leader has all that the one before it had given out; True where it has not."""
+        feed = self._hub.feeds.get(partition)
+        if feed is None:
+            return True  # while others were looked at the topic was made anew, with fewer partitions
+        leader_epoch = self.cluster.leader_epoch(partition)
+        if self._checked[partition] == leader_epoch:
+            return False
+        if feed.epoch is not None:
+            end = await self.cluster.epoch_end(partition, feed.epoch)
+            if self._hub.feeds.get(partition) is feed and end is not None and end < feed.end:
+                self._cut_back(feed, end)
+                return True
+        self._checked[partition] = leader_epoch
+        return False
+
+    def _cut_back(self, feed: Feed, end: int) -> None:
+        """The log ends sooner than it did, and goes on from there."""
+        log.warning("%s was cut back from %d to %d", feed.partition, feed.end, end)
+        self._add(feed.partition, end)
+        self._hub.feeds[feed.partition].horizon = min(feed.horizon, end)
+        self._hub.replaced(feed, Gap(end, feed.end, Reason.TRUNCATED))
+        for session in list(self._hub.sessions):
+            # The token before it speaks of a log that is no more.
+            session.tell_token()
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+    def _look_aside(self) -> None:
+        """Ask who leads what, while what is there is read on."""
+        if "aside" not in self._tasks or self._tasks["aside"].done():
+            self._run("aside", self._refresh())
 
     async def _look_again(self, error: KafkaError, attempt: int) -> None:
         """Wait a little, and ask who leads what."""
-        self.trouble = str(error)
         if attempt == 1:
             log.warning("%s; trying again", error)
         draw = random.random()  # noqa: S311  (spreads retries, keeps no secret)
@@ -169,43 +247,64 @@ class Tail:
             try:
                 await self._set_horizons()
             except KafkaError as error:
-                self.trouble = str(error)
+                self._unknown = str(error)
 
     async def _set_horizons(self) -> None:
         """Find the first offsets that are given out, where there is a bound."""
         if self._max_history_s is None:
             return
         oldest = int((time.time() - self._max_history_s) * 1000)
-        found = await self.cluster.offsets(dict.fromkeys(self._hub.feeds, oldest), ISOLATION)
-        for partition, place in found.items():
-            feed = self._hub.feeds.get(partition)
-            if feed is not None:
+        feeds = dict(self._hub.feeds)
+        found = await self.cluster.offsets(dict.fromkeys(feeds, oldest), ISOLATION)
+        for partition, feed in feeds.items():
+            place = found[partition]
+            if self._hub.feeds.get(partition) is feed:
                 # Where nothing is so new, nothing is given out but what comes.
                 feed.horizon = max(feed.horizon, feed.end if place.offset < 0 else place.offset)
 
+    async def look(self) -> None:
+        """Look now, for who knows of something that is not known here; raises where Kafka does not say."""
+        await self._looks.answer(None)
+
     async def _refresh(self) -> None:
         try:
-            partitions = await self._partitions()
-        except (BrokerUnreachable, Moved, UnknownTopic) as error:
-            self.trouble = str(error)
-            return
-        for partition in partitions:
-            if partition not in self._hub.feeds:
-                self._add(partition, 0)
-        self._read_from_all()
+            await self._renew()
+        except KafkaError as error:
+            # Also what a broker refuses: readers go on with what they have, and it may pass.
+            self._unknown = str(error)
+            self._read_from_all()
+
+    async def _renew(self, _: None = None) -> None:
+        """Look who leads what, one at a time: an older answer must not take the place of a newer one."""
+        async with self._refreshing:
+            for partition in await self._partitions():
+                if partition not in self._hub.feeds:
+                    self._add(partition, 0)
+                    self._hub.added()
+            self._read_from_all()
 
     async def _partitions(self) -> list[Partition]:
         try:
             return await self.cluster.partitions(self._namings)
         except TopicReplaced as error:
             log.warning("%s", error)
-            self.cluster.close()
-            self.cluster = Cluster(self._settings)
-            found = await self.cluster.partitions(self._namings)
-            for partition, feed in list(self._hub.feeds.items()):
-                if feed.topic_id != self.cluster.topic_id(partition.topic):
-                    del self._hub.feeds[partition]
-                    if partition in found:
-                        self._add(partition, 0)
-                    self._hub.replaced(feed, Gap(feed.end, feed.end, Reason.RECREATED))
-            return found
+        fresh = Cluster(self._settings)
+        fresh.patience = PATIENCE
+        try:
+            found = await fresh.partitions(self._namings)
+        except BaseException:
+            # The old one stays, and will say the same again: until everybody is told, nobody reads the new topic.
+            fresh.close()
+            raise
+        self.cluster.close()
+        self.cluster = fresh
+        for partition, feed in list(self._hub.feeds.items()):
+            if feed.topic_id != fresh.topic_id(partition.topic):
+                del self._hub.feeds[partition]
+                if partition in found:
+                    self._add(partition, 0)
+                self._hub.replaced(feed, Gap(feed.end, feed.end, Reason.RECREATED))
+        for session in list(self._hub.sessions):
+            # The old one is of no use any more, and positions alone do not tell the topics apart.
+            session.tell_token()
+        return found

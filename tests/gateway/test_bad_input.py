@@ -1,0 +1,247 @@
+"""What is wrong, too much or meant ill: each has a code, and somebody beside it goes on hearing every record."""
+
+import json
+from collections.abc import Iterator
+from threading import Event, Thread
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+
+from strandline.stack import KafkaCluster
+from tests.gateway.raw import CLOSE, CONT, PING, TEXT, beside, frame, greeted, header, hear, say, until
+from tests.gateway.support import write
+from tests.ordered.support import create_topic
+from tests.support import TIMEOUT, wait_for
+
+LIMITS = {"cold_every_s": 3600, "messages_per_s": 200}
+
+
+@pytest.fixture(scope="module")
+def topic(kafka: KafkaCluster) -> str:
+    name = f"bad-{uuid4().hex[:8]}"
+    create_topic(kafka.address, name)
+    write(kafka.address, name, [(0, "old", n) for n in range(2000)])
+    return name
+
+
+@pytest.fixture(scope="module")
+def port(kafka: KafkaCluster, topic: str) -> Iterator[int]:
+    with beside(kafka.address, [topic], recent_bytes=1 << 20, limits=LIMITS) as port:
+        yield port
+
+
+class Bystander:
+    """A client that does nothing wrong, and one who writes for it all the time."""
+
+    def __init__(self, kafka: str, topic: str, port: int) -> None:
+        self._producer = Producer({"bootstrap.servers": kafka, "linger.ms": 1})
+        self._topic = topic
+        self._raw = greeted(port)
+        say(self._raw, "subscribe", channels=["bystander"])
+        assert hear(self._raw)["type"] == "subscribed"
+        self.seen: list[int] = []
+        self.written = 0
+        self._stop = Event()
+        self._threads = [Thread(target=self._write, daemon=True), Thread(target=self._listen, daemon=True)]
+        for thread in self._threads:
+            thread.start()
+
+    def _write(self) -> None:
+        while not self._stop.wait(0.01):
+            self._producer.produce(self._topic, str(self.written), key="bystander", partition=0)
+            self.written += 1
+            self._producer.poll(0)
+        self._producer.flush(TIMEOUT)
+
+    def _listen(self) -> None:
+        while (heard := self._raw.hear()) is not None:
+            message = json.loads(heard.payload) if heard.opcode == TEXT else {}
+            if "offset" in message:
+                self.seen.append(message["data"])
+
+    def hears_more(self) -> None:
+        """Wait until some more has come."""
+        now = len(self.seen)
+        wait_for(lambda: len(self.seen) > now + 3, "somebody else hears more")
+
+    def finish(self) -> None:
+        """All that was written has come, once and in order."""
+        self._stop.set()
+        self._threads[0].join(TIMEOUT)
+        wait_for(lambda: len(self.seen) >= self.written, "somebody else hears all")
+        assert self.seen == list(range(self.written))
+        self._raw.send(frame(CLOSE))
+        self._threads[1].join(TIMEOUT)
+        self._raw.socket.close()
+
+
+@pytest.fixture
+def bystander(kafka: KafkaCluster, topic: str, port: int) -> Iterator[Bystander]:
+    bystander = Bystander(kafka.address, topic, port)
+    bystander.hears_more()
+    yield bystander
+    bystander.hears_more()
+    bystander.finish()
+
+
+POSITIONS = '{"type":"resume","data":{"channels":["a"],"positions":%s}}'
+WRONG = {
+    "": "bad_json",
+    "{": "bad_json",
+    "[" * 30_000: "bad_message",
+    '{"type":"ping","data":%s' % ("[" * 30_000): "bad_json",
+    '{"type":"ping"} {}': "bad_json",
+    '{"type":"subscribe","data":{"channels":["\\ud800"]}}': "bad_json",
+    "null": "bad_message",
+    "[]": "bad_message",
+    "{}": "bad_message",
+    '{"type":7}': "unknown_type",
+    '{"type":"fly"}': "unknown_type",
+    '{"type":"message"}': "unknown_type",
+    '{"type":"subscribe"}': "bad_message",
+    '{"type":"subscribe","data":[]}': "bad_message",
+    '{"type":"subscribe","data":{"channels":"a"}}': "bad_message",
+    '{"type":"subscribe","data":{"channels":[1]}}': "bad_message",
+    '{"type":"subscribe","data":{"channels":[""]}}': "bad_message",
+    '{"type":"subscribe","data":{"channels":["%s"]}}' % ("a" * 513): "bad_message",
+    POSITIONS % '{"TOPIC":{"0":-1}}': "bad_message",
+    POSITIONS % '{"TOPIC":{"0":9223372036854775808}}': "bad_message",
+    POSITIONS % '{"TOPIC":{"0":"9223372036854775808"}}': "bad_message",
+    POSITIONS % '{"TOPIC":{"0":"99999999999999999999"}}': "bad_message",
+    POSITIONS % ('{"TOPIC":{"0":1%s}}' % ("0" * 5000)): "bad_message",
+    POSITIONS % '{"TOPIC":{"0":1e400}}': "bad_message",
+    POSITIONS % '{"TOPIC":{"0":1.5}}': "bad_message",
+    POSITIONS % '{"TOPIC":{"0":true}}': "bad_message",
+    POSITIONS % '{"TOPIC":{"0":null}}': "bad_message",
+    POSITIONS % '{"TOPIC":{"0":[1]}}': "bad_message",
+    POSITIONS % '{"TOPIC":{"0":" 1"}}': "bad_message",
+    POSITIONS % '{"TOPIC":{"0":"\\u0661"}}': "bad_message",
+    POSITIONS % '{"TOPIC":{"-1":1}}': "bad_message",
+    POSITIONS % '{"TOPIC":{"x":1}}': "bad_message",
+    POSITIONS % '{"TOPIC":{"\\u0660":1}}': "bad_message",
+    POSITIONS % '{"TOPIC":{"7":1}}': "unknown_partition",
+    POSITIONS % '{"TOPIC":7}': "bad_message",
+    POSITIONS % '{"another":{"0":1}}': "unknown_topic",
+    POSITIONS % '{"__consumer_offsets":{"0":1}}': "unknown_topic",
+    '{"type":"resume","data":{"channels":["a"],"since":-1}}': "bad_message",
+    '{"type":"resume","data":{"channels":["a"],"since":1e300}}': "bad_message",
+    '{"type":"resume","data":{"channels":["a"],"since":1,"token":"x"}}': "bad_message",
+    '{"type":"resume","data":{"channels":["a"],"credit":0}}': "bad_message",
+    '{"type":"resume","data":{"channels":["a"],"credit":99999999}}': "bad_message",
+    '{"type":"resume","data":{"channels":["a"],"token":5}}': "bad_message",
+    '{"type":"resume","data":{"channels":["a"],"token":"x.y"}}': "token_malformed",
+    '{"type":"resume","data":{"channels":["a"],"token":"é.ü"}}': "token_malformed",
+    '{"type":"resume","data":{"channels":["a"],"client_id":"%s"}}' % ("a" * 129): "bad_message",
+    '{"type":"reconnect","data":{"last_offset":{"TOPIC":-2}}}': "bad_message",
+    '{"type":"reconnect","data":{"last_offset":{"TOPIC":"x"}}}': "bad_message",
+    '{"type":"reconnect","data":{"last_offset":{"TOPIC":{"0":9223372036854775808}}}}': "bad_message",
+    '{"type":"reconnect","data":{"last_offset":{"another":1}}}': "unknown_topic",
+    '{"type":"ack","data":{"credit":-1}}': "bad_message",
+    '{"type":"auth","data":{"token":"x"}}': "not_allowed",
+}
+
+
+def test_every_wrong_message_has_its_code_and_the_connection_goes_on(
+    port: int, topic: str, bystander: Bystander
+) -> None:
+    with greeted(port) as raw:
+        say(raw, "resume")
+        assert until(raw, "error")["code"] == "no_channels"
+        say(raw, "subscribe", channels=["nothing"])
+        until(raw, "subscribed")
+        found = {}
+        for text in WRONG:
+            raw.send(frame(TEXT, text.replace("TOPIC", topic).encode()))
+            found[text] = until(raw, "error", "reconnect_error", "resume_ack", "reconnect_ack").get("code")
+        assert found == WRONG
+        bystander.hears_more()
+        say(raw, "ping")
+        assert until(raw, "pong") == {"type": "pong"}
+
+
+def test_a_frame_of_ten_megabytes_is_refused_before_it_has_come(port: int, bystander: Bystander) -> None:
+    for sent in (frame(TEXT, b" " * 10_000_000), header(TEXT, 10_000_000) + b"    " + b" " * 100):
+        with greeted(port) as raw:
+            raw.send(sent)
+            assert hear(raw) == {"closed": 1009}
+            bystander.hears_more()
+    with greeted(port) as raw:
+        # The same by and by.
+        raw.send(frame(TEXT, b" ", fin=False) + frame(CONT, b" " * 1000, fin=False) * 10_000)
+        assert hear(raw) == {"closed": 1009}
+
+
+@pytest.mark.parametrize("end", ["", "*"], ids=["names", "beginnings"])
+def test_ten_thousand_subscriptions_are_too_many(port: int, bystander: Bystander, end: str) -> None:
+    with greeted(port) as raw:
+        answers = []
+        for low in range(0, 10_000, 500):
+            say(raw, "subscribe", channels=[f"{n}.{'x' * (n % 50)}{end}" for n in range(low, low + 500)])
+            answers.append(until(raw, "subscribed", "error").get("code", "subscribed"))
+        assert answers == ["subscribed"] * 2 + ["too_many_subscriptions"] * 18
+        bystander.hears_more()
+        # Over and over again.
+        for low in range(0, 10_000, 1000):
+            channels = [f"{n}.{end}" for n in range(low, low + 400)]
+            say(raw, "unsubscribe", channels=channels)
+            say(raw, "subscribe", channels=channels)
+        bystander.hears_more()
+
+
+def test_a_flood_of_replays_from_kafka_is_put_off(port: int, topic: str, bystander: Bystander) -> None:
+    with greeted(port) as first, greeted(port) as flood:
+        asked = {"channels": ["old"], "positions": {topic: {"0": 0}}, "client_id": "flood"}
+        say(first, "resume", **asked)
+        assert until(first, "resume_ack", "error")["status"] == "partial"
+        for _ in range(150):
+            say(flood, "resume", **asked)
+            told = until(flood, "error", "resume_ack")
+            assert told["code"] == "replay_limited"
+            assert 0 < told["retry_after"] <= 3600
+        bystander.hears_more()
+
+
+def test_a_flood_of_replays_from_memory_harms_nobody(port: int, topic: str, bystander: Bystander) -> None:
+    with greeted(port) as raw:
+        say(raw, "subscribe", channels=["nothing"])
+        place = until(raw, "subscribed")["positions"][topic]["0"]
+        before = len(bystander.seen)
+        wait_for(lambda: len(bystander.seen) > before + 50, "there is something to replay")
+        for number in range(190):
+            # More channels each time, so that all has to be gone through again.
+            channels = ["bystander", f"nothing {number}.*"]
+            say(raw, "resume", channels=channels, positions={topic: {"0": place}}, credit=1_000_000)
+        bystander.hears_more()
+        told = until(raw, "resume_ack")
+        assert told["status"] == "completed"
+        assert told["messages_replayed"] >= 50
+
+
+def test_messages_without_end_close_the_connection(port: int, bystander: Bystander) -> None:
+    with greeted(port) as raw:
+        raw.send(frame(TEXT, b'{"type":"ping"}') * 2000)
+        assert until(raw, "never") == {"closed": 4029}
+        bystander.hears_more()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [frame(PING, b"x" * 125), frame(TEXT, b'{"type":"subscribe","data":{"channels":["a"]}}')],
+    ids=["pings", "questions"],
+)
+def test_who_asks_without_end_and_reads_nothing_is_cut_off(kafka: KafkaCluster, topic: str, sent: bytes) -> None:
+    with (
+        beside(kafka.address, [topic], limits={"messages_per_s": 10_000_000, "queue_bytes": 65_536}) as port,
+        greeted(port, receive_bytes=4096) as raw,
+        pytest.raises((BrokenPipeError, ConnectionResetError)),
+    ):
+        for _ in range(1_000_000):
+            raw.send(sent * 20)
+
+
+def test_fragments_without_end_are_no_message(port: int, bystander: Bystander) -> None:
+    with greeted(port) as raw:
+        raw.send(frame(TEXT, b"", fin=False) + frame(CONT, b"", fin=False) * 100_000)
+        assert until(raw, "never") == {"closed": 4029}
+        bystander.hears_more()

@@ -1,0 +1,127 @@
+"""Logs that are not what they were: cut back by an unclean election, or made anew. What is lost is told exactly."""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+
+from strandline.errors import UnknownTopic
+from strandline.kafka.cluster import Cluster
+from strandline.stack import KafkaCluster, Stack
+from tests.gateway.support import Heard, create_when_gone, plain, reached, run, serving, write
+from tests.ordered.support import create_topic
+from tests.support import TIMEOUT
+
+
+@pytest.fixture
+def three() -> Iterator[KafkaCluster]:
+    """A cluster whose first node only controls: the other two can be stopped."""
+    with Stack(["kafka"], kafka_brokers=3) as stack:
+        yield stack.kafka[0]
+
+
+def _stop(cluster: KafkaCluster, node: int) -> None:
+    cluster.brokers[node - 1].stop(signal.SIGTERM, TIMEOUT)
+
+
+async def _shown(cluster: KafkaCluster, topic: str) -> None:
+    """Wait until every broker shows a topic; those that have much to do learn of it a moment later."""
+    for place in cluster.address.split(","):
+        while True:
+            asked = Cluster({"bootstrap.servers": place})
+            try:
+                await asked.partitions([topic])
+                break
+            except UnknownTopic:
+                await asyncio.sleep(0.02)
+            finally:
+                asked.close()
+
+
+def _gap(heard: list[Heard]) -> tuple[str, int, int | None]:
+    (gap,) = [message for message in heard if message["type"] == "gap"]
+    return gap["reason"], gap["from"], gap["to"]
+
+
+def test_what_an_unclean_election_has_lost_is_told_to_who_was_there_and_to_who_comes_back(three: KafkaCluster) -> None:
+    topic = f"gateway-{uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": three.address})
+    how = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    admin.create_topics([NewTopic(topic, 1, replica_assignment=[[2, 3]], config=how)])[topic].result(TIMEOUT)
+    write(three.address, topic, [(0, "a", n) for n in range(5)])
+
+    async def test() -> None:
+        await _shown(three, topic)
+        async with serving(three.address, [topic], token_every_s=0.2) as gateway, plain(gateway) as live:
+            await live.say("subscribe", channels=["a"])
+            await live.until("subscribed")
+            # Only the leader has the next five.
+            await asyncio.to_thread(_stop, three, 3)
+            await asyncio.to_thread(write, three.address, topic, [(0, "a", n) for n in range(5, 10)])
+            assert [message["offset"] for message in await live.records(5)] == [5, 6, 7, 8, 9]
+            token = (await live.until("token"))[-1]["token"]
+            await asyncio.to_thread(write, three.address, topic, [(0, "a", n) for n in (10, 11)])
+            await live.records(2)
+            await asyncio.to_thread(_stop, three, 2)
+            three.brokers[2].start()
+            await asyncio.to_thread(write, three.address, topic, [(0, "a", 100 + n) for n in range(10)])
+            heard = await live.until("gap")
+            assert _gap(heard) == ("truncated", 5, 11)
+            assert [(message["offset"], message["data"]) for message in await live.records(10)] == [
+                (5 + n, 100 + n) for n in range(10)
+            ]
+            # By its token alone, and as one that has seen two more since.
+            for more, last in (({}, 9), ({"positions": {topic: {"0": 12}}}, 11)):
+                async with plain(gateway) as back:
+                    await back.say("resume", channels=["a"], token=token, **more)
+                    heard = await back.until("resume_ack")
+                    assert _gap(heard) == ("truncated", 5, last)
+                    assert [message["data"] for message in heard if "offset" in message] == list(range(100, 110))
+
+    run(test)
+
+
+def test_what_is_cold_of_a_topic_made_anew_and_of_a_partition_added_since_is_what_they_have_now(
+    kafka: KafkaCluster,
+) -> None:
+    topic = f"gateway-{uuid4().hex[:8]}"
+    create_topic(kafka.address, topic)
+    write(kafka.address, topic, [(0, "a", n) for n in range(50)])
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+
+    async def test() -> None:
+        limits = {"cold_every_s": 0.001}
+        async with serving(kafka.address, [topic], recent_bytes=1024, limits=limits) as gateway:
+
+            async def cold(place: dict[str, int], count: int) -> list[int]:
+                async with plain(gateway) as client:
+                    await client.say("resume", channels=["a"], positions={topic: place}, credit=1000)
+                    heard = await client.until("resume_ack", "error")
+                    if heard[-1]["type"] == "error":
+                        assert heard[-1]["retry_after"] > 0
+                        return []
+                    found = [message["data"] for message in heard if "offset" in message]
+                    assert len(found) == count
+                    return found
+
+            assert await cold({"0": 0}, 50) == list(range(50))
+            admin.delete_topics([topic])[topic].result(TIMEOUT)
+            await asyncio.to_thread(create_when_gone, kafka.address, topic)
+            before = gateway.hub.topics()[topic][0]
+            await asyncio.to_thread(write, kafka.address, topic, [(0, "a", 100 + n) for n in range(60)])
+            while gateway.hub.topics()[topic][0] is before:
+                await asyncio.sleep(0.02)
+            admin.create_partitions([NewPartitions(topic, 2)])[topic].result(TIMEOUT)
+            await asyncio.to_thread(write, kafka.address, topic, [(1, "a", 200 + n) for n in range(60)])
+            await reached(gateway, 120)
+            # The first who asks may be told to come again: it finds out.
+            found: list[int] = []
+            while not found:
+                found = await cold({"0": 0, "1": 0}, 120)
+            assert sorted(found) == [*range(100, 160), *range(200, 260)]
+
+    run(test)
