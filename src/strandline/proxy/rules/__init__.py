@@ -1,0 +1,1 @@
+"""What becomes of each API of Kafka."""

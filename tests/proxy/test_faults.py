@@ -1,0 +1,185 @@
+"""A cluster that is killed, frozen or restarted, and a proxy that is: others are not troubled, and nothing is lost."""
+
+import asyncio
+import signal
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
+from kio.schema.errors import ErrorCode
+from kio.schema.update_features.v1.request import FeatureUpdateKey, UpdateFeaturesRequest
+from kio.static.primitive import i8, i16
+
+from strandline.proxy.cluster import Cluster
+from strandline.stack.kafka import KafkaCluster
+from strandline.stack.stack import Stack
+from tests.proxy.support import (
+    Proxied,
+    Writer,
+    configured,
+    create,
+    is_down,
+    lies_there,
+    proxied,
+    read,
+    running,
+    take,
+    write,
+)
+from tests.support import TIMEOUT, frozen, wait_for
+
+Clusters = tuple[KafkaCluster, KafkaCluster]
+TRANSACTIONS = "transaction.version"
+DOWNGRADE = 2
+
+
+@pytest.fixture(scope="module")
+def fragile() -> Iterator[Clusters]:
+    """Two clusters for tests that end them; each leaves them as it found them."""
+    with Stack(["kafka"], kafka_clusters=2) as stack:
+        yield stack.kafka[0], stack.kafka[1]
+
+
+@pytest.fixture(scope="module")
+def both(fragile: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
+    east, west = fragile
+    with proxied(Path(tmp_path_factory.mktemp("faults")), east=east.address, west=west.address) as proxy:
+        yield proxy
+
+
+def test_a_frozen_cluster_troubles_only_its_own_topics_and_none_of_them_is_omitted(
+    both: Proxied, fragile: Clusters
+) -> None:
+    _, west = fragile
+    create(both.settings(), {"frost": 1, "eu.frost": 1})
+    with Writer(both, "eu.frost") as writer:
+        wait_for(lambda: writer.acknowledged.total() > 50, "the writer is at work")
+        with frozen(west):
+            wait_for(lambda: is_down(both, "west"), "it is seen that the cluster does not answer")
+            write(both.settings(), [("frost", f"{n}") for n in range(200)])
+            assert len(read(both.settings(), ["frost"], 200)) == 200
+            listed = AdminClient(both.settings()).list_topics(timeout=30).topics
+            assert "eu.frost" in listed
+            assert listed["eu.frost"].partitions[0].leader == -1
+            # Nor are they when the file is read again meanwhile.
+            both.process.send_signal(signal.SIGHUP)
+            wait_for(lambda: "reloaded; serving" in both.log.read_text(), "the file is read again")
+            listed = AdminClient(both.settings()).list_topics(timeout=30).topics
+            assert listed["eu.frost"].partitions[0].leader == -1
+            before = writer.acknowledged.total()
+        wait_for(lambda: writer.acknowledged.total() > before + 50, "the writer goes on")
+    assert set(writer.acknowledged.values()) == {1}
+    assert lies_there(west, "eu.frost", writer.acknowledged)
+    wait_for(lambda: not is_down(both, "west"), "it is seen that the cluster answers again")
+
+
+def test_a_killed_cluster_comes_back_and_nothing_acknowledged_is_lost_or_there_twice(
+    both: Proxied, fragile: Clusters
+) -> None:
+    _, west = fragile
+    create(both.settings(), {"kill": 1, "eu.kill": 1})
+    reader = Consumer(both.settings(group_id="killed", auto_offset_reset="earliest"))
+    reader.subscribe(["kill", "eu.kill"])
+    # A broker that comes back alone knows only the last batch of each producer: see the soak.
+    with Writer(both, "eu.kill", max_in_flight=1) as writer, Writer(both, "kill") as other:
+        wait_for(lambda: writer.acknowledged.total() > 50, "the writer is at work")
+        west.brokers[0].stop(signal.SIGKILL, 0.0)
+        before = other.acknowledged.total()
+        wait_for(lambda: other.acknowledged.total() > before + 100, "who writes to the other cluster is not troubled")
+        wait_for(lambda: is_down(both, "west"), "it is seen that the cluster does not answer")
+        west.brokers[0].start()
+        west.wait_ready()
+        before = writer.acknowledged.total()
+        wait_for(lambda: writer.acknowledged.total() > before + 50, "the writer goes on")
+    written = writer.acknowledged.total() + other.acknowledged.total()
+    assert len(take(reader, written)) == written
+    reader.close()
+    assert lies_there(west, "eu.kill", writer.acknowledged)
+
+
+def test_a_proxy_that_is_killed_and_started_again_loses_nothing(fragile: Clusters, tmp_path: Path) -> None:
+    east, west = fragile
+    file = configured(tmp_path, {"east": east.address, "west": west.address})
+    with running(file) as first:
+        create(first.settings(), {"again": 1, "eu.again": 1})
+        writer, other = Writer(first, "eu.again"), Writer(first, "again")
+        with writer, other:
+            wait_for(lambda: writer.acknowledged.total() > 50 and other.acknowledged.total() > 50, "both are at work")
+            first.process.kill()
+            first.process.wait()
+            with running(file, again=True):
+                before = writer.acknowledged.total()
+                wait_for(lambda: writer.acknowledged.total() > before + 50, "the writer goes on")
+                writer.__exit__()
+                other.__exit__()
+    assert lies_there(west, "eu.again", writer.acknowledged)
+    assert lies_there(east, "again", other.acknowledged)
+
+
+def test_a_proxy_starts_before_its_clusters_and_serves_when_they_are_there(fragile: Clusters, tmp_path: Path) -> None:
+    east, west = fragile
+    west.brokers[0].stop(signal.SIGKILL, 0.0)
+    with proxied(tmp_path, east=east.address, west=west.address) as proxy:
+        assert is_down(proxy, "west")
+        create(proxy.settings(), {"early": 1})
+        write(proxy.settings(), [("early", "a")])
+        west.brokers[0].start()
+        west.wait_ready()
+        wait_for(lambda: not is_down(proxy, "west"), "the proxy finds the cluster")
+        create(proxy.settings(), {"eu.early": 1})
+        write(proxy.settings(), [("eu.early", "a")])
+        assert len(read(proxy.settings(), ["early", "eu.early"], 2)) == 2
+
+
+def test_a_client_that_does_not_read_costs_little_and_stops_only_itself(both: Proxied, fragile: Clusters) -> None:
+    create(both.settings(), {"slow": 1})
+    write(both.settings(), [("slow", f"{n}".ljust(100_000, "x")) for n in range(300)])
+    partition = AdminClient(both.settings()).list_topics("slow", timeout=30)
+    node = partition.brokers[partition.topics["slow"].partitions[0].leader]
+
+    def memory() -> int:
+        return int(Path(f"/proc/{both.process.pid}/statm").read_text().split()[1]) * 4096
+
+    before = memory()
+    # Fetch 4 of 30 megabytes, ten times, by clients that never read.
+    topic = struct.pack(">ih4siiqi", 1, 4, b"slow", 1, 0, 0, 30 << 20)
+    body = struct.pack(">hhihiiiib", 1, 4, 1, -1, -1, 100, 1, 30 << 20, 0) + topic
+    deaf = []
+    try:
+        for _ in range(10):
+            connection = socket.create_connection((node.host, node.port), timeout=10)
+            connection.sendall(struct.pack(">i", len(body)) + body)
+            deaf.append(connection)
+        assert len(read(both.settings(), ["slow"], 300)) == 300
+        assert memory() - before < 60 << 20
+    finally:
+        for connection in deaf:
+            connection.close()
+
+
+def test_a_feature_that_is_set_lower_while_the_proxy_runs_is_told_to_clients(both: Proxied, fragile: Clusters) -> None:
+    async def lowered() -> None:
+        west = Cluster("west", fragile[1].settings())
+        through = Cluster("proxy", {"bootstrap.servers": both.address})
+        try:
+            await through.learn()
+            before = through.features_epoch
+            assert through.finalized[TRANSACTIONS][1] == 2
+            lower = FeatureUpdateKey(feature=TRANSACTIONS, max_version_level=i16(1), upgrade_type=i8(DOWNGRADE))
+            answer = await west.ask(UpdateFeaturesRequest(feature_updates=(lower,), validate_only=False))
+            assert answer.error_code is ErrorCode.none, answer
+            while through.finalized[TRANSACTIONS][1] == 2:
+                await asyncio.sleep(0.05)
+                await through.learn()
+            assert through.finalized[TRANSACTIONS][1] == 1
+            # Who was told the other level takes this one for the later word.
+            assert through.features_epoch > before
+        finally:
+            west.close()
+            through.close()
+
+    asyncio.run(asyncio.wait_for(lowered(), TIMEOUT))

@@ -1,0 +1,134 @@
+"""A connection hands on every byte in its order, whether it is looked at or goes straight, also to a slow receiver."""
+
+import asyncio
+import random
+import socket
+from threading import Thread
+
+import pytest
+
+from strandline.proxy import pipe
+from strandline.proxy.link import SCRATCH, STRAIGHT_FROM, Link
+
+LOOKED_AT = 1000
+SIZE = 6 << 20
+SMALL_BUFFER = 64 << 10
+
+
+def connected() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a connection over TCP that holds little on its way."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        near = socket.create_connection(listening.getsockname(), timeout=30)
+        far, _ = listening.accept()
+    far.settimeout(30)
+    far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)
+    near.setblocking(False)
+    return near, far
+
+
+class Forwarder:
+    """Looks at some bytes, lets as many as chance says go straight, and looks at some again."""
+
+    def __init__(self, source: socket.socket, target: socket.socket, chance: random.Random) -> None:
+        self.ended = asyncio.get_running_loop().create_future()
+        self._chance = chance
+        self.target = Link(target, len, self._over, self._drained)
+        self.source = Link(source, self._take, self._over, lambda: None)
+        self.source.resume()
+
+    def _take(self, view: memoryview) -> int:
+        # A field that has not come whole comes again.
+        held = self._chance.choice((0, 0, 2)) if len(view) > LOOKED_AT else 0
+        self.target.write(view[: len(view) - held])
+        if not held:
+            self.source.straight(self._chance.choice((1, STRAIGHT_FROM, 300_000, 900_000)), self.target)
+        if self.target.is_full:
+            self.source.pause()
+        return len(view) - held
+
+    def _drained(self) -> None:
+        self.source.resume()
+
+    def _over(self, error: Exception | None) -> None:
+        self.target.close(after_sending=True)
+        if not self.ended.done():
+            self.ended.set_result(error)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_byte_goes_on_in_its_order_to_a_receiver_of_any_speed(seed: int) -> None:
+    asyncio.run(forwarded(seed))
+
+
+async def forwarded(seed: int) -> None:
+    chance = random.Random(seed)
+    sent = chance.randbytes(SIZE)
+    (source, client), (target, broker) = connected(), connected()
+    received = bytearray()
+
+    def write() -> None:
+        with client:
+            client.sendall(sent)
+
+    def read() -> None:
+        with broker:
+            while part := broker.recv(chance.choice((100, 5_000, 200_000))):
+                received.extend(part)
+
+    threads = [Thread(target=write), Thread(target=read)]
+    forwarder = Forwarder(source, target, chance)
+    for thread in threads:
+        thread.start()
+    try:
+        async with asyncio.timeout(60):
+            assert await forwarder.ended is None
+            await asyncio.gather(*(asyncio.to_thread(thread.join, 30) for thread in threads))
+    finally:
+        forwarder.source.close()
+        forwarder.target.close()
+    assert received == sent
+    assert forwarder.source.received == forwarder.target.sent == SIZE
+
+
+def test_a_receiver_that_does_not_read_stops_the_reading() -> None:
+    asyncio.run(stopped())
+
+
+async def stopped() -> None:
+    (source, client), (target, broker) = connected(), connected()
+    forwarder = Forwarder(source, target, random.Random(1))
+    client.setblocking(False)
+    waiting = 0
+    try:
+        async with asyncio.timeout(60):
+            for _ in range(1000):
+                try:
+                    waiting += client.send(bytes(100_000))
+                except BlockingIOError:
+                    break
+                await asyncio.sleep(0)
+            else:
+                raise AssertionError("it reads without end")
+        assert forwarder.target.is_full
+        assert waiting - forwarder.source.received > 0
+    finally:
+        forwarder.source.close()
+        forwarder.target.close()
+        client.close()
+        broker.close()
+
+
+def test_a_broken_receiver_ends_its_own_connection_and_leaves_the_pipe_empty() -> None:
+    (source, client), (target, broker) = connected(), connected()
+    target.shutdown(socket.SHUT_WR)
+    client.sendall(bytes(10_000))
+    came, rest, broken = pipe.move(source.fileno(), target.fileno(), 10_000)
+    assert (came, len(rest)) == (10_000, 10_000)
+    assert isinstance(broken, BrokenPipeError)
+    (other, receiver) = connected()
+    client.sendall(b"next")
+    assert pipe.move(source.fileno(), other.fileno(), len(SCRATCH)) == (4, b"", None)
+    assert receiver.recv(100) == b"next"
+    for each in (source, client, target, broker, other, receiver):
+        each.close()
