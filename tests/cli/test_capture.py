@@ -15,7 +15,7 @@ import pytest
 from strandline.stack import KafkaCluster
 from strandline.stack.ports import free_port
 from tests.capture.support import OK, Upstream, in_kafka, new_topic, run
-from tests.support import TIMEOUT, run_warm, wait_for
+from tests.support import TIMEOUT, frozen, run_warm, wait_for
 
 POST = b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"
 
@@ -109,6 +109,27 @@ def test_what_was_asked_is_answered_before_it_ends_and_a_second_signal_does_not_
                     assert process.wait(TIMEOUT) == (0 if is_patient else 1)
 
 
+def test_a_capture_that_is_not_whole_ends_with_1(kafka: KafkaCluster, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("stop_within_s: 1\nreliable: none\n")
+    port, topic = free_port(), new_topic()
+    with socket.create_server(("127.0.0.1", 0)) as upstream:
+        to = f"http://127.0.0.1:{upstream.getsockname()[1]}"
+        given = ("--listen", f"127.0.0.1:{port}", "--to", to, "--kafka", kafka.address, "--topic", topic)
+        with capture(*given, "--config", tmp_path / "c.yaml") as process:
+            ready_line(process)
+            with frozen(kafka), socket.create_connection(("127.0.0.1", port), TIMEOUT) as client:
+                client.sendall(POST)
+                behind, _ = upstream.accept()
+                with behind:
+                    behind.sendall(OK)
+                    assert client.recv(100) == OK
+                process.send_signal(signal.SIGTERM)
+                _, told = process.communicate(timeout=TIMEOUT)
+            assert process.returncode == 1
+            problem = f"strandline: the capture is not whole: not all records are in {topic}; see what was logged"
+            assert told.splitlines()[-1] == problem
+
+
 def is_refused(port: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), TIMEOUT):
@@ -135,3 +156,42 @@ def test_wrong_use_is_one_clear_line(arguments: list[str], code: int, told: str)
     assert result.returncode == code
     assert told in result.stderr.splitlines()[-1]
     assert "hunter2" not in result.stderr
+
+
+@pytest.mark.soak
+def test_a_body_of_a_gigabyte_takes_no_more_memory_than_a_small_one(kafka: KafkaCluster) -> None:
+    size, piece = 1 << 30, b"x" * (1 << 18)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        got = 0
+        while got < size:
+            got += len(await reader.read(1 << 18))
+        writer.write(OK)
+        writer.close()
+
+    async def go() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port, to = free_port(), f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        command = ("--listen", f"127.0.0.1:{port}", "--to", to, "--kafka", kafka.address, "--topic", new_topic())
+        with capture(*command) as process:
+            await asyncio.to_thread(ready_line, process)
+            before = peak_kb(process.pid)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"PUT / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % size)
+            for _ in range(size // len(piece)):
+                writer.write(piece)
+                await writer.drain()
+            assert await reader.readexactly(len(OK)) == OK
+            # The buffer for Kafka holds 64 MiB, and librdkafka some of it once more.
+            assert peak_kb(process.pid) - before < 200 << 10
+            writer.close()
+        server.close()
+
+    run(go())
+
+
+def peak_kb(pid: int) -> int:
+    """The most memory that a process has had, in kilobytes."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))

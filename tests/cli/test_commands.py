@@ -9,8 +9,12 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import cyclopts
 import pytest
 
+from strandline.cli.commands import app
+from strandline.cli.up import _lines
+from strandline.stack.kafka import KafkaCluster
 from tests.support import TIMEOUT, Up, run_strandline, run_warm, wait_for
 
 
@@ -31,8 +35,20 @@ from tests.support import TIMEOUT, Up, run_strandline, run_warm, wait_for
             "strandline: --kafka-clusters and --kafka-brokers are of",
         ),
         (["up", "--data", ""], "strandline: --data takes a directory, and its name is empty"),
+        (["up", "--data", "/etc/passwd"], "strandline: --data takes a directory, and /etc/passwd is a file\n"),
         (["up", "extra"], "strandline: unexpected argument 'extra'"),
+        (["replay", "stauts"], "strandline: unexpected argument 'stauts'; did you mean 'status'?"),
+        (["demo", "x"], "strandline: unexpected argument 'x'; strandline demo takes cdc, gateway, proxy, or none"),
+        (["report", "--results", "absent.jsonl"], "strandline: absent.jsonl: no such file or directory, and no name"),
         (["up", "--observe-port", "99999"], "strandline: --observe-port takes 0 to 65535, not 99999"),
+        (
+            ["gateway", "verify", "--url", "ws://127.0.0.1:1", "--topic", "t", "--seconds", "nan"],
+            'strandline: Invalid value "nan" for --seconds. It takes a finite number.\n',
+        ),
+        (["replay"], "strandline: --target is missing; see: strandline replay --help\n"),
+        (["replay", "--target"], "strandline: --target takes a value; see: strandline replay --help\n"),
+        (["replay", "--targte", "x"], 'strandline: Command "replay" parameter --target requires an argument. Did you'),
+        (["gateway", "verify"], "strandline: --url is missing; see: strandline gateway verify --help\n"),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(arguments: list[str], line: str) -> None:
@@ -41,6 +57,49 @@ def test_wrong_use_is_one_line_and_exit_code_2(arguments: list[str], line: str) 
     assert result.stderr.startswith(line)
     assert result.stderr.count("\n") == 1
     assert not result.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "problem"),
+    [
+        ("gateway", "listen: here\ntopics: {t: {}}\nauth: {anonymous: true}\n", "listen takes HOST:PORT, not 'here'"),
+        (
+            "proxy",
+            "clusters: {e: {bootstrap: 'h:1'}}\nroutes: {topics: [{match: '*', cluster: w}]}\n",
+            "routes.topics: cluster 'w' is none of e",
+        ),
+    ],
+)
+def test_what_is_wrong_with_the_values_of_a_file_is_told_with_its_name(
+    command: str, text: str, problem: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(text)
+    result = run_warm(command, "--config", file)
+    assert (result.returncode, result.stderr) == (2, f"strandline: {file}: {problem}\n")
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["gateway", "verify", "--url", "ws://127.0.0.1:1", "--topic", "t", "--seconds"],
+        ["capture", "--release-after"],
+        ["capture", "--sample"],
+        ["replay", "--target", "http://127.0.0.1:1", "--drain"],
+        ["replay", "--target", "http://127.0.0.1:1", "--frozen-after"],
+        ["demo", "--seconds"],
+        ["demo", "cdc", "--seconds"],
+        ["demo", "gateway", "--seconds"],
+        ["demo", "proxy", "--seconds"],
+    ],
+)
+def test_what_is_no_finite_number_is_refused_by_every_option(arguments: list[str], number: str) -> None:
+    given = [*arguments[:-1], f"{arguments[-1]}={number}"]
+    with pytest.raises(cyclopts.ValidationError) as error:
+        app(given, exit_on_error=False, print_error=False, result_action="return_value")
+    problem = f'Invalid value "{number}" for {arguments[-1]}. It takes a finite number.'
+    assert " ".join(str(error.value).split()) == problem
 
 
 def test_failure_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
@@ -94,13 +153,21 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
     assert not {"strandline.cli.up", "strandline.cli.demo", "strandline.stack"} & set(modules)
 
 
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("module", ["cyclopts", "prometheus_client"])
-def test_ctrl_c_while_modules_are_imported_is_one_line(module: str, tmp_path: Path) -> None:
-    # In place of a module of the command itself, and of one of `up`: Ctrl-C at just that moment.
-    (tmp_path / f"{module}.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+def test_a_signal_while_modules_are_imported_is_one_line(module: str, number: str, tmp_path: Path) -> None:
+    # In place of a module of the command itself, and of one of `up`: the signal at just that moment.
+    (tmp_path / f"{module}.py").write_text(f"import signal\nsignal.raise_signal(signal.{number})\n")
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     result = run_strandline("up", env={**os.environ, "PYTHONPATH": path})
     assert (result.returncode, result.stdout, result.stderr) == (1, "", "strandline: interrupted\n")
+
+
+def test_up_exports_the_address_of_the_first_cluster_for_the_other_commands(kafka: KafkaCluster) -> None:
+    name, address = "bootstrap.servers", kafka.settings()["bootstrap.servers"]
+    assert list(_lines(kafka.settings(), is_first=True)) == [f"{name}={address}", f"export STRANDLINE_KAFKA={address}"]
+    assert list(_lines(kafka.settings(), is_first=False)) == [f"{name}={address}"]
+    assert list(_lines({"A_KEY": "a b"}, is_first=False)) == ["export A_KEY='a b'"]
 
 
 def test_readiness_is_told_over_http_from_the_first_moment() -> None:

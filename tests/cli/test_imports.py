@@ -13,7 +13,7 @@ from cyclopts import CycloptsError
 
 from strandline.cli import delivery
 from strandline.cli.commands import app
-from strandline.errors import BrokerUnreachable, CannotImport, StrandlineError, UnknownTopic, UsageError
+from strandline.errors import BrokerUnreachable, CannotImport, OptionError, StrandlineError, UnknownTopic, UsageError
 from strandline.ordered import Earliest, OrderedConsumer, Topic
 from strandline.stack import KafkaCluster
 from strandline.units import Nanos
@@ -232,7 +232,7 @@ def test_where_the_topic_to_read_is_missing_the_new_one_is_not_made(kafka: Kafka
         (["pyproject.toml"], "pyproject.toml: is neither a HAR nor a .gor file nor lines of base64"),
         (["src/strandline/py.typed"], "src/strandline/py.typed: is empty"),
         (["pyproject.toml", "--partitions", "0"], "--partitions takes 1 to 10,000, not 0"),
-        (["pyproject.toml", "--at", "latest"], "--at takes now, a span back such as -1h, or a time"),
+        (["pyproject.toml", "--at", "latest"], "'latest' is no time; valid are -1h, 2026-01-01T00:00:00Z, now"),
         (["pyproject.toml", "pyproject.toml"], "a file is named twice"),
         (["pyproject.toml", "--format", "pcap"], "Invalid value"),
     ],
@@ -241,6 +241,13 @@ def test_wrong_use_is_refused_before_anything_is_written(arguments: list[str], l
     with pytest.raises((UsageError, CycloptsError)) as error:
         command(*arguments)
     assert str(error.value).startswith(line)
+
+
+def test_a_setting_of_kafka_that_does_not_fit_is_told_without_its_value(tmp_path: Path) -> None:
+    page = har(tmp_path / "page.har", entry(1, "/a"))
+    with pytest.raises(OptionError, match=r"security\.protocol") as error:
+        command(page, "--set", "security.protocol=hunter2", "--kafka", "127.0.0.1:1")
+    assert "hunter2" not in str(error.value)
 
 
 def test_a_broker_that_is_not_there_is_told_with_its_address(

@@ -11,23 +11,29 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from cyclopts import CycloptsError
 from prometheus_client import CollectorRegistry
 
 from strandline.cli.commands import app
 from strandline.cli.replay import OBSERVE_PORT, observed
+from strandline.cli.status import head_line
 from strandline.errors import BrokerUnreachable, StrandlineError, UsageError
 from strandline.observe import Observed
-from strandline.replay.replay import Plan, Replay
+from strandline.replay.replay import Replay
 from strandline.replay.status import PartitionStatus, Status, Unfinished
 from strandline.replay.watch import Watch
 from strandline.stack import KafkaCluster
+from tests.ordered.support import create_topic
 from tests.replay.support import Said, capture, committed, connection, get, plan, post, write
 from tests.support import TIMEOUT, run_warm
+
+if TYPE_CHECKING:
+    from strandline.replay.plan import Plan
 
 TARGET = ["--target", "http://127.0.0.1:9"]
 
@@ -44,13 +50,14 @@ def run(*arguments: str) -> None:
         (["--target", "nowhere"], "nowhere"),
         ([*TARGET, "--speedup", "fast"], "'fast' is no speed; write a number such as 2, 0.5 or 3/2, or max"),
         ([*TARGET, "--speedup", "0"], "a speed of 0 is not possible"),
+        ([*TARGET, "--memory", "-1"], "--memory is to be at least 1 (MiB), not -1"),
         ([*TARGET, "--lookahead", "60"], "lookahead is to exceed packet_timeout"),
         ([*TARGET, "--start-at", "now"], "--start-at takes SOURCE@WALL"),
-        ([*TARGET, "--lookahead", "nan"], "--lookahead takes seconds, from 0 up to 31,622,400 (a year), not nan"),
+        ([*TARGET, "--lookahead", "1e9"], "--lookahead takes seconds, from 0 up to 31,622,400 (a year), not 1e+09"),
         ([*TARGET, "--packet-timeout", "1e300"], "--packet-timeout takes seconds"),
-        ([*TARGET, "--answer-timeout", "inf"], "--answer-timeout takes seconds"),
+        ([*TARGET, "--answer-timeout", "inf"], "--answer-timeout. It takes a finite number"),
         ([*TARGET, "--quiescence", "-1"], "--quiescence takes seconds"),
-        ([*TARGET, "--drain", "inf"], "--drain takes seconds"),
+        ([*TARGET, "--drain", "inf"], "--drain. It takes a finite number"),
         ([*TARGET, "--set", "session.timeout.ms=soon"], "'session.timeout.ms' takes a whole number of milliseconds"),
         ([*TARGET, "--group", ""], "a group needs a name; give one by --group"),
         ([*TARGET, "--topic", "a b"], "'a b' is not the name of a topic"),
@@ -189,6 +196,18 @@ def test_a_status_is_one_line_and_a_table_without_lines_in_a_pipe(capsys: pytest
     assert second.split() == ["t/1", "?", "?", "?", "0", "-", "-", "-", "-", "-"]
 
 
+def test_a_status_without_a_partition_says_that_the_group_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with showing(msgspec.json.encode(Status(clock="has not begun"))) as at:
+        run("status", "--at", at)
+    head, rest = capsys.readouterr().out.splitlines()
+    assert head == "0 of 0 sent   0 on their way   the clock has not begun"
+    assert rest.startswith("no partition is assigned; the replay waits for its group: a member that was killed keeps")
+
+
+def test_of_one_thing_it_is_told_as_of_one() -> None:
+    assert "   1 result not safe yet   " in head_line(msgspec.structs.replace(FOUND, unsafe=1))
+
+
 def test_a_status_as_json_is_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
     page = msgspec.json.encode(FOUND)
     with showing(page) as at:
@@ -273,6 +292,22 @@ def test_a_dry_run_begins_and_ends_where_it_is_told(
     assert re.search(r"^requests +1, ", told, re.MULTILINE)
     run("--dry-run", *TARGET, "--topic", topic, "--from", "latest", "--speedup", "max", "--kafka", kafka.address)
     assert re.search(r"^requests +none$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_a_dry_run_with_nothing_to_read_says_why(kafka: KafkaCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    create_topic(kafka.address, "dry-done")
+    asked = ["--dry-run", *TARGET, "--topic", "dry-done", "--kafka", kafka.address, "--group", "done"]
+    run(*asked)
+    assert "requests     none; 'dry-done' is empty\n" in capsys.readouterr().out
+    write(kafka.address, "dry-done", (("a", record) for record in connection("a", [Said(0, get("/"))])))
+    member = Consumer({"bootstrap.servers": kafka.address, "group.id": "done"})
+    member.commit(offsets=[TopicPartition("dry-done", 0, 1)], asynchronous=False)
+    member.close()
+    run(*asked)
+    left = "nothing is left for the group 'done' in 'dry-done'"
+    assert f"requests     none; {left}; --from earliest begins anew\n" in capsys.readouterr().out
+    run(*asked, "--from", "earliest", "--until", "2020-01-01T00:00:00Z")
+    assert "requests     none\n" in capsys.readouterr().out
 
 
 def test_a_dry_run_that_is_stopped_prints_what_it_has(

@@ -1,5 +1,6 @@
 """The demo, whole: what was planted is found, and nothing else; where nothing was, nothing is."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -7,7 +8,22 @@ import msgspec
 import pytest
 
 from strandline.report.summary import Kind, Summary, Verdict
-from tests.support import TIMEOUT, run_strandline
+from strandline.stack import KafkaCluster
+from tests.support import TIMEOUT, run_strandline, wait_for
+
+CAPTURING = """
+import asyncio, sys
+from strandline.cli.demo import _command
+
+async def main():
+    to = ("--listen", "127.0.0.1:0", "--to", "http://127.0.0.1:9", "--kafka", sys.argv[1])
+    async with _command("capture", *to, "--topic", "leashed", stdout=asyncio.subprocess.PIPE) as process:
+        assert await process.stdout.readline()
+        print(process.pid, flush=True)
+        await process.wait()
+
+asyncio.run(main())
+"""
 
 
 def shown(out: Path, *arguments: str) -> Summary:
@@ -21,7 +37,7 @@ def shown(out: Path, *arguments: str) -> Summary:
 
 @pytest.mark.timeout(6 * TIMEOUT)
 def test_the_three_changes_are_found_and_nothing_else(tmp_path: Path) -> None:
-    summary = shown(tmp_path / "report")
+    summary = shown(tmp_path / "report", "--seconds", "10")
     found = {(each.endpoint, each.kind, each.path) for each in summary.differences}
     product = "GET /products/{n}"
     assert found == {
@@ -42,3 +58,22 @@ def test_without_the_changes_nothing_is_found(tmp_path: Path) -> None:
     assert not summary.differences
     assert not [each.name for each in summary.endpoints if each.regressed]
     assert set(summary.verdicts) <= {Verdict.SAME, Verdict.SLOWER}
+
+
+def test_a_demo_that_is_killed_takes_its_commands_with_it(kafka: KafkaCluster) -> None:
+    demo = subprocess.Popen([sys.executable, "-c", CAPTURING, kafka.address], stdout=subprocess.PIPE, text=True)
+    assert demo.stdout is not None
+    with demo, demo.stdout as told:
+        lines = [told.readline() for _ in range(3)]
+        capture = int(lines[-1])
+        assert is_running(capture)
+        demo.kill()
+        wait_for(lambda: not is_running(capture), "the capture has ended")
+
+
+def is_running(process: int) -> bool:
+    """Whether it has not ended; one that nobody has waited for yet has no command line any more."""
+    try:
+        return bool(Path(f"/proc/{process}/cmdline").read_bytes())
+    except OSError:
+        return False

@@ -8,8 +8,9 @@ from types import FrameType
 
 def run() -> None:
     """The entry point of the command."""
-    # Before the imports, into which the first moments go. A command that has something to stop takes the signal over.
-    signal.signal(signal.SIGINT, _interrupted)
+    # Before the imports, into which the first moments go. A command that has something to stop takes the signals over.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupted)
     from strandline.cli.commands import main  # noqa: PLC0415
 
     sys.exit(main(sys.argv[1:]))

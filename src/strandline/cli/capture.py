@@ -26,7 +26,7 @@ from strandline.capture.proxy import Proxy
 from strandline.cli.settings import kafka_settings
 from strandline.cli.signals import on_stop_request, once
 from strandline.config import parse_address
-from strandline.errors import OptionError
+from strandline.errors import OptionError, StrandlineError
 from strandline.observe import Observed
 
 
@@ -141,6 +141,8 @@ async def _run(settings: Settings, to: str, pages: tuple[str, int] | None) -> No
                 print(f"capturing {proxy.address} -> {to} into {settings.topic} on {brokers}", flush=True)
                 await stop.wait()
     print(f"strandline: {_summary(proxy)}", file=sys.stderr, flush=True)
+    if proxy.publisher.dropped or proxy.publisher.failed:
+        raise StrandlineError(f"the capture is not whole: not all records are in {settings.topic}; see what was logged")
 
 
 def _not_ready(proxy: Proxy) -> list[str]:

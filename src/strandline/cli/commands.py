@@ -1,17 +1,28 @@
 """The commands by name, and what becomes of their errors."""
 
+import math
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 import cyclopts
 
 from strandline import __version__, logs
 from strandline.cli.output import discard_output, guard_output
-from strandline.errors import OutputLost, StrandlineError, UsageError
+from strandline.errors import OutputLost, StackError, StrandlineError, UsageError
+
+
+def _finite(_type: object, value: object) -> None:
+    """What is neither more nor less than any bound would pass every check of one."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("It takes a finite number.")
+
 
 app = cyclopts.App(
     name="strandline",
     version=__version__,
+    # For every option of every command.
+    default_parameter=cyclopts.Parameter(validator=_finite),
     help="Replays logs in order and on time, and never marks progress past what has been safely delivered.",
 )
 # By name and with their help, so that a command pays only for the imports of its own, and `--help` for none of them.
@@ -36,6 +47,8 @@ app.command(
     Changes of Postgres in Kinesis instead, and a leader that is killed: strandline demo cdc
 
     Prices in a browser, and a network that is cut: strandline demo gateway
+
+    Two clusters as one, and one of them killed: strandline demo proxy
     """,
 )
 app.command(
@@ -112,6 +125,17 @@ app.command(
     """,
 )
 app.command(
+    "strandline.cli.proxy:app",
+    name="proxy",
+    help="""Serve several Kafka clusters so that they look like one to any Kafka client.
+
+    The file says which cluster owns which topics, groups and transactional ids. Clients need no change but the address:
+    they see all topics, write and read them, and form groups over several clusters. Ctrl-C ends it in good order.
+
+    strandline proxy --config proxy.yaml
+    """,
+)
+app.command(
     "strandline.cli.imports:import_",
     name="import",
     help="""Write traffic that other tools captured to a Kafka topic, as `strandline capture` does.
@@ -134,18 +158,45 @@ def main(arguments: Sequence[str]) -> int:
     try:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         print(end="", flush=True)
-    except cyclopts.UnusedCliTokensError as error:
-        return _fail(f"unexpected argument '{(error.unused_tokens or [''])[0]}'", 2)
     except cyclopts.CycloptsError as error:
-        return _fail(" ".join(str(error).split()), 2)
+        return _fail(_told(error), 2)
     except UsageError as error:
         return _fail(str(error), 2)
     except OutputLost as error:
         discard_output()
         return _fail(str(error), 1)
     except StrandlineError as error:
-        return _fail("\n  ".join([str(error), *getattr(error, "__notes__", [])]), 1)
+        # The last words of a server stand below.
+        between = "\n  " if isinstance(error, StackError) else "; "
+        return _fail(between.join([str(error), *getattr(error, "__notes__", [])]), 1)
     return 0
+
+
+def _told(error: cyclopts.CycloptsError) -> str:
+    """What is wrong with the arguments, in one line."""
+    stray = next(iter(error.unused_tokens or ()), "")
+    # A word too many is told rather than an option that is missing: it may be meant for a command that needs none.
+    is_missing = isinstance(error, cyclopts.MissingArgumentError)
+    if isinstance(error, cyclopts.UnusedCliTokensError) or (is_missing and stray and not stray.startswith("-")):
+        return f"unexpected argument '{stray}'{_nearest(stray, error.command_chain or ())}"
+    told = " ".join(str(error).split())
+    # Where a word that was given is near to one that is missing, the library tells so.
+    if isinstance(error, cyclopts.MissingArgumentError) and error.argument is not None and "Did you mean" not in told:
+        problem = f"{error.argument.name} is missing" if error.keyword is None else f"{error.keyword} takes a value"
+        return f"{problem}; see: {' '.join(['strandline', *(error.command_chain or ())])} --help"
+    return told
+
+
+def _nearest(word: str, chain: Sequence[str]) -> str:
+    """The command with nearly this name, below those that were given; or all that are there."""
+    below = app
+    for name in chain:
+        below = below[name]
+    names = [name for name in below if not name.startswith("-")]
+    near = get_close_matches(word, names, n=1)
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    return f"; {' '.join(['strandline', *chain])} takes {', '.join(names)}, or none" if names else ""
 
 
 def _fail(line: str, code: int) -> int:

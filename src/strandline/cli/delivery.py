@@ -12,7 +12,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from strandline.clock import SystemClock
 from strandline.errors import AuthenticationFailed, BrokerRefused, BrokerUnreachable, OptionError, StrandlineError
-from strandline.kafka.librdkafka import SAFE
+from strandline.kafka.librdkafka import AWAY, SAFE, asking, client, translated
 from strandline.units import Nanos
 
 ANSWER_WITHIN = 10.0
@@ -37,31 +37,28 @@ class Delivery:
         self._address = settings["bootstrap.servers"]
         self._failure: KafkaError | None = None
         self._trouble: KafkaError | None = None
-        own: dict[str, Any] = {"error_cb": self._note, "log_level": 0}
-        try:
-            admin = AdminClient({**settings, **own})
-            self._producer = Producer(
-                {
-                    "linger.ms": 20,
-                    "compression.type": "lz4",
-                    **settings,
-                    **own,
-                    **SAFE,
-                    "delivery.timeout.ms": int(DELIVER_WITHIN * 1000),
-                    "message.max.bytes": MOST_MESSAGE,
-                    "queue.buffering.max.kbytes": QUEUE_BYTES >> 10,
-                }
-            )
-        except KafkaException as error:
-            raise OptionError(f"settings of Kafka: {error.args[0].str()}") from None
-        try:
-            self._keeps_ms = self._prepare(admin, partitions)
-        except KafkaException as error:
-            # What went wrong with the connection waits to be told.
-            admin.poll(0)
-            raise self._told(error.args[0]) from None
-        except TimeoutError:
-            raise BrokerUnreachable(self._address, f"no answer within {ANSWER_WITHIN:g} s") from None
+        own: dict[str, Any] = {"error_cb": self._note}
+        admin = client(AdminClient, {**settings, **own})
+        self._producer = client(
+            Producer,
+            {
+                "linger.ms": 20,
+                "compression.type": "lz4",
+                **settings,
+                **own,
+                **SAFE,
+                "delivery.timeout.ms": int(DELIVER_WITHIN * 1000),
+                "message.max.bytes": MOST_MESSAGE,
+                "queue.buffering.max.kbytes": QUEUE_BYTES >> 10,
+            },
+        )
+        with asking(self._address):
+            try:
+                self._keeps_ms = self._prepare(admin, partitions)
+            except KafkaException as error:
+                # What went wrong with the connection waits to be told.
+                admin.poll(0)
+                raise self._told(error.args[0]) from None
 
     def _prepare(self, admin: AdminClient, partitions: int | None) -> int | None:
         """Create the topic where it is missing. How long it keeps records by their time; None for ever."""
@@ -141,6 +138,8 @@ class Delivery:
         trouble = self._trouble or error
         if trouble.code() in {KafkaError._AUTHENTICATION, KafkaError._SSL}:
             return AuthenticationFailed(trouble.str())
+        if error.code() in AWAY:
+            return translated(trouble if trouble.code() in AWAY else error, self._address)
         if error.code() < 0:
             return BrokerUnreachable(self._address, trouble.str())
         return BrokerRefused(error.name(), f"topic '{self.topic}'")

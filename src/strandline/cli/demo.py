@@ -22,6 +22,7 @@ from strandline.demo.serving import serving
 from strandline.demo.shop import NONE, PLANTED, Changes, Shop
 from strandline.errors import OptionError, StrandlineError
 from strandline.stack import Stack
+from strandline.stack.processes import leashed
 
 TOPIC = "shop"
 RESULTS, AGAIN = "shop-results", "shop-results-again"
@@ -52,6 +53,15 @@ app.command(
 
     Starts a real Kafka broker, a producer of prices, the gateway, and a page on this machine whose address it prints.
     The page counts what it misses and what comes twice. Ctrl-C ends it.
+    """,
+)
+app.command(
+    "strandline.cli.demo_proxy:proxy",
+    name="proxy",
+    help="""Show two Kafka clusters that look like one, and that one of them can be killed without a loss.
+
+    Starts two real clusters and the proxy in front of them. Orders are written to topics of both, a group of two reads
+    both; one cluster is killed and comes back. Compares what was acknowledged with what was read. Takes about a minute.
     """,
 )
 
@@ -145,10 +155,9 @@ async def _run(*arguments: str) -> None:
 async def _command(*arguments: str, stdout: int | None = None) -> AsyncIterator[asyncio.subprocess.Process]:
     """A command of ours, which has ended when this is left."""
     say(f"\n$ strandline {shlex.join(arguments)}")
-    # In a group of its own: a terminal's Ctrl-C is for us, and we end it in good order.
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "strandline", *arguments, stdout=stdout, process_group=0
-    )
+    command = leashed([sys.executable, "-m", "strandline", *arguments], signal.SIGTERM)
+    # It ends with us, however we end. It has a group of its own: a terminal's Ctrl-C is for us, and we end it in order.
+    process = await asyncio.create_subprocess_exec(*command, stdout=stdout, process_group=0)
     try:
         yield process
     finally:

@@ -6,7 +6,6 @@ What it does is what a user would do: two instances of `strandline cdc run`, of 
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -26,6 +25,7 @@ from strandline.demo.bank import CREATE, TABLE, Clerk, Outcome, compared
 from strandline.errors import CannotReplicate, OptionError, StrandlineError
 from strandline.stack import Kinesis, Stack
 from strandline.stack.postgres import Postgres
+from strandline.stack.processes import Child
 
 STREAM = "accounts"
 SHARDS = 2
@@ -104,7 +104,7 @@ class Demo:
                 standby = second if leader is first else first
                 say(f"{self._arrived():,} records have arrived. kill -9 of the {leader.name} instance, which leads ...")
                 killed_ms = time.time_ns() // 1_000_000
-                leader.process.kill()
+                leader.child.send(signal.SIGKILL)
                 self._until(lambda: self._leader([standby]), "the other leads", [standby])
                 say(f"The {standby.name} instance leads, and starts Spark ...")
                 before = self._arrived()
@@ -151,7 +151,7 @@ class Demo:
         if found is None or found.now >= found.lease.expires:
             return None
         process = found.lease.holder.rpartition(":")[2]
-        return next((each for each in instances if str(each.process.pid) == process), None)
+        return next((each for each in instances if str(each.child.pid) == process), None)
 
     def _arrived(self) -> int:
         return self._kinesis.counts(STREAM).records
@@ -167,7 +167,7 @@ class Demo:
             if self._stopped.wait(LOOK_EVERY):
                 raise StrandlineError("the demo was stopped")
             for instance in alive:
-                if instance.process.poll() is not None:
+                if instance.child.exit_code is not None:
                     raise StrandlineError(f"the {instance.name} instance has ended: {instance.last_words()}")
             if time.monotonic() > deadline:
                 raise StrandlineError(f"it took more than {STEP_WITHIN_S:g} s until {what}")
@@ -181,22 +181,16 @@ class Instance:
         self._log = log
         say(f"$ strandline cdc run --config {file.name}   # the {name} instance")
         command = [sys.executable, "-m", "strandline", "cdc", "run", "--config", str(file)]
-        with log.open("wb") as out:
-            # In a group of its own: a terminal's Ctrl-C is for us, and we end it in good order.
-            self.process = subprocess.Popen(command, stdout=out, stderr=out, env=env, process_group=0)
+        # It ends with us, however we end. A terminal's Ctrl-C is for us alone, and we end it in good order.
+        self.child = Child(name=f"the {name} instance", command=command, log=log, cwd=Path.cwd(), env=env)
+        self.child.start()
 
     def last_words(self) -> str:
         return (self._log.read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
 
     def end(self) -> None:
         """End it in good order; at once where that takes too long."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(END_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-        self.process.wait(END_WITHIN_S)
+        self.child.stop(signal.SIGTERM, END_WITHIN_S)
 
 
 def show(clerk: Clerk, outcome: Outcome, killed_ms: int) -> None:

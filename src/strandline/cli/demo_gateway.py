@@ -74,7 +74,7 @@ async def _show(kafka: str, seconds: float | None, seed: int) -> None:
 
 
 def _create_topic(kafka: str) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka})
+    admin = AdminClient({"bootstrap.servers": kafka, "log_level": 3})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(CREATE_WITHIN_S)
 
 

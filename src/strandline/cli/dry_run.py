@@ -1,7 +1,7 @@
 """`strandline replay --dry-run`: reads a capture as a replay would, and prints what would be sent."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from difflib import SequenceMatcher
 from fractions import Fraction
@@ -10,13 +10,14 @@ from strandline.cli.escaping import escaped
 from strandline.cli.line import ProgressLine
 from strandline.cli.settings import START_WITHIN
 from strandline.cli.signals import on_stop_request
+from strandline.cli.told import is_empty, is_read
 from strandline.clock import SystemClock
 from strandline.errors import MalformedHead
 from strandline.kafka.partition import Partition
 from strandline.kafka.starts import Committed, StartAt
 from strandline.ordered import OrderedConsumer, Topic
+from strandline.replay.plan import Plan
 from strandline.replay.rehearsal import Rehearsal, Sample
-from strandline.replay.replay import Plan
 from strandline.replay.timeline import AS_FAST_AS_POSSIBLE, date_of
 from strandline.units import Nanos, nanos
 from strandline.wire.head import Head
@@ -66,7 +67,9 @@ def dry_run(plan: Plan, start: StartAt) -> None:
         buffer_bytes=BUFFER_BYTES,
         start_within=START_WITHIN,
     ) as consumer:
-        owned = {Partition(plan.topic, number) for number in consumer.partitions()["partition"].to_pylist()}
+        begin = consumer.partitions()
+        owned = {Partition(plan.topic, number) for number in begin["partition"].to_pylist()}
+        hint = why_nothing(plan, start, begin["start"].to_pylist(), begin["end"].to_pylist())
         rehearsal = Rehearsal(
             plan.transform,
             expire_after=nanos(plan.packet_timeout),
@@ -84,7 +87,7 @@ def dry_run(plan: Plan, start: StartAt) -> None:
             line.clear()
             if is_stopped:
                 print("stopped half-way; of what was read until then:")
-            for told in describe(rehearsal, plan):
+            for told in describe(rehearsal, plan, hint):
                 print(escaped(told))
         finally:
             line.clear()
@@ -98,11 +101,20 @@ def _feed(rehearsal: Rehearsal, consumer: OrderedConsumer, topic: str) -> None:
         rehearsal.take(Partition(topic, number), offset, key, value)
 
 
-def describe(found: Rehearsal, plan: Plan) -> Iterator[str]:
-    """What was found and what would come of it, line by line."""
+def why_nothing(plan: Plan, start: StartAt, starts: Sequence[int], ends: Sequence[int]) -> str:
+    """Why there is nothing to read, where partitions begin and end so; empty where there is something."""
+    if not any(ends):
+        return is_empty(plan.topic)
+    if isinstance(start, Committed) and all(at >= end for at, end in zip(starts, ends, strict=True)):
+        return is_read(plan.topic, plan.kafka["group.id"])
+    return ""
+
+
+def describe(found: Rehearsal, plan: Plan, hint: str) -> Iterator[str]:
+    """What was found and what would come of it, line by line; with a hint, where there is no request."""
     yield from _labelled({"capture": f"{plan.topic}, {_of(found.records, 'record')}", "target": plan.target.url})
     if found.first is None:
-        yield from _labelled({"requests": "none"})
+        yield from _labelled({"requests": f"none; {hint}" if hint else "none"})
     else:
         yield from _labelled(_traffic(found, plan.speed, found.first))
     yield from _labelled(_left_out(found))

@@ -11,8 +11,9 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from strandline.cli.line import ProgressLine
-from strandline.cli.replay import check_answered, late_by, observed, results_told
+from strandline.cli.replay import observed
 from strandline.cli.signals import once
+from strandline.cli.told import check_answered, check_read, late_by, results_told, unreadable
 from strandline.clock import SystemClock
 from strandline.errors import OptionError
 from strandline.observe import Observed
@@ -86,6 +87,8 @@ async def _run(fleet: Fleet, observe: str | None) -> None:
                     print(told, file=sys.stderr)
     if fleet.roster is not None:
         figures = fleet.roster.figures
+        topic = str(fleet.plan.recipe.rest["topic"])
+        check_read(topic, figures.buried, figures.requests + figures.unsent + figures.half)
         check_answered(fleet.plan.recipe.target, figures.failed, figures.answered)
 
 
@@ -134,7 +137,7 @@ def summary(roster: Roster) -> list[str]:
         "failed": figures.failed,
         "never whole": figures.unsent,
         "half at the end, not committed": figures.half,
-        "records that cannot be read": figures.buried,
+        unreadable(figures.buried): figures.buried,
         f"{'member' if roster.restarts == 1 else 'members'} started anew": roster.restarts,
     }
     parts += [f"{count:,} {name}" for name, count in others.items() if count]

@@ -30,7 +30,7 @@ from strandline.cli.signals import on_stop_request
 from strandline.clock import SystemClock
 from strandline.errors import CannotImport, OptionError, StrandlineError
 from strandline.kafka.starts import TOPIC_NAME, Ago, AtTime
-from strandline.kafka.words import parse_start
+from strandline.kafka.words import parse_moment
 from strandline.units import Nanos, nanos
 from strandline.wire.traffic import TOPIC
 
@@ -235,13 +235,11 @@ def _moment(text: str) -> Nanos:
     now = datetime.now(UTC)
     if text == "now":
         return nanos(now - EPOCH)
-    match parse_start(text):
+    match parse_moment(text, "time", ["now"]):
         case AtTime(time):
             return nanos(time - EPOCH)
         case Ago(duration):
             return nanos(now - duration - EPOCH)
-        case _:
-            raise OptionError(f"--at takes now, a span back such as -1h, or a time, not '{text}'")
 
 
 @contextmanager

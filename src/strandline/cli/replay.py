@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -18,23 +18,24 @@ from strandline.cli.line import ProgressLine
 from strandline.cli.settings import kafka_settings
 from strandline.cli.signals import once
 from strandline.cli.status import status
+from strandline.cli.told import check_answered, check_read, progress, summary
 from strandline.clock import SystemClock
 from strandline.config import load
-from strandline.core.histogram import Histogram
 from strandline.core.pacing import Pace
-from strandline.errors import OptionError, StrandlineError, TargetError
+from strandline.errors import OptionError, StrandlineError
 from strandline.kafka.starts import AtTime, Committed, Earliest, Latest
 from strandline.kafka.words import GROUP_STARTS, Live, cutoff, parse_end, parse_start
 from strandline.observe import Observed
 from strandline.replay.beginning import From
-from strandline.replay.engine import Limits
+from strandline.replay.changes import TransformConfig
 from strandline.replay.health import WhenDown
+from strandline.replay.limits import Limits
 from strandline.replay.messages import Reference, local
+from strandline.replay.plan import Plan, Until
 from strandline.replay.process import prepare_process
 from strandline.replay.recipe import Recipe, read_authorities
-from strandline.replay.replay import Plan, Replay, Until
-from strandline.replay.timeline import date_of, parse_speed
-from strandline.replay.transforms import TransformConfig
+from strandline.replay.replay import Replay
+from strandline.replay.timeline import parse_speed
 from strandline.replay.watch import Watch
 from strandline.units import Nanos
 from strandline.wire.traffic import TOPIC
@@ -43,7 +44,6 @@ GROUP = "strandline-replay"
 LONGEST = 86_400 * 366
 LOOPBACK = "127.0.0.1"
 OBSERVE_PORT = 9464
-SESSION_TIMEOUT = timedelta(seconds=45)
 MEBI = 1 << 20
 SHOW_EVERY = 0.25
 FROZEN_AFTER = 15.0
@@ -169,11 +169,7 @@ def replay(
     """
     # Where a function or a policy that is named module:name is looked for too, as by `python -m`.
     sys.path.append(str(Path.cwd()))
-    reach: dict[str, object] = {
-        "group.id": GROUP,
-        "session.timeout.ms": int(SESSION_TIMEOUT.total_seconds() * 1000),
-        **kafka_settings(os.environ, kafka_config, settings, kafka, group),
-    }
+    reach: dict[str, object] = {"group.id": GROUP, **kafka_settings(os.environ, kafka_config, settings, kafka, group)}
     recipe = Recipe(
         target=target,
         authorities=None if target_ca is None else read_authorities(target_ca),
@@ -195,10 +191,9 @@ def replay(
             "when_down": WhenDown(when_down),
             "limits": Limits(
                 concurrency=concurrency,
-                memory=memory * MEBI,
+                memory=_mebibytes("--memory", memory),
                 answer_within=_seconds("--answer-timeout", answer_timeout),
                 quiescence=_seconds("--quiescence", quiescence),
-                stalled_after=_session_timeout(reach) / 2,
             ),
             "marks": marker,
         },
@@ -246,13 +241,9 @@ async def _run(plan: Plan, observe: str | None) -> None:
             with suppress(asyncio.CancelledError):
                 await showing
     print(summary(run), file=sys.stderr)
-    check_answered(plan.target.url, run.engine.counters.failed, run.engine.counters.answered)
-
-
-def check_answered(url: str, failed: int, answered: int) -> None:
-    """Raise where requests failed and none was answered: a program is to know that nothing was replayed."""
-    if failed and not answered:
-        raise TargetError(f"{url}: no request got an answer, and {failed:,} failed; the results say why")
+    counters = run.engine.counters
+    check_read(plan.topic, run.buried, counters.requests + counters.unsent + counters.half)
+    check_answered(plan.target.url, counters.failed, counters.answered)
 
 
 def observed(pages_at: Callable[[str, int], Observed], observe: str | None) -> Observed:
@@ -286,50 +277,6 @@ async def _show(run: Replay, watch: Watch) -> None:
                 line.show(lambda: progress(run))
     finally:
         line.clear()
-
-
-def progress(run: Replay) -> str:
-    """What is going on."""
-    counters = run.engine.counters
-    reached = date_of(run.engine.timeline.reached())
-    parts = [f"{counters.sent:,} sent", f"{run.engine.in_flight:,} on their way"]
-    if reached is not None:
-        parts.append(f"at {reached:%Y-%m-%dT%H:%M:%SZ}")
-    parts += late_by(counters.lateness)
-    against = run.engine.leave.against
-    return "   ".join([*parts, *(reason.value for reason in against)])
-
-
-def summary(run: Replay) -> str:
-    """What became of it all."""
-    counters, verdicts = run.engine.counters, run.output.verdicts
-    parts = [
-        f"{counters.sent:,} of {counters.requests:,} requests sent",
-        *late_by(counters.lateness),
-        results_told(verdicts),
-    ]
-    others = {
-        "failed": counters.failed,
-        "never whole": counters.unsent,
-        "half at the end, not committed": counters.half,
-        "records that cannot be read": run.buried,
-    }
-    parts += [f"{count:,} {name}" for name, count in others.items() if count]
-    if run.plan.start is From.COMMITTED and not (counters.requests or verdicts or run.buried):
-        group = run.plan.kafka["group.id"]
-        parts.append(f"nothing is left for the group '{group}' in '{run.plan.topic}'; --from earliest begins anew")
-    return "; ".join(parts)
-
-
-def late_by(late: Histogram) -> list[str]:
-    """How late requests were sent; nothing where none was."""
-    return [f"late by {late.quantile(0.5) / 1e6:.1f} ms, p99 {late.quantile(0.99) / 1e6:.1f} ms"] if late.count else []
-
-
-def results_told(verdicts: Mapping[str, int]) -> str:
-    """How many results there are of each verdict."""
-    told = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(verdicts.items()))
-    return f"results: {told or 'none'}"
 
 
 def parse_reference(text: str) -> Reference:
@@ -372,15 +319,13 @@ def _until(text: str) -> Until | datetime:
     return Until.LIVE if isinstance(end, Live) else (cutoff(end, datetime.now(UTC)) or Until.LIVE)
 
 
+def _mebibytes(option: str, count: int) -> int:
+    if count < 1:
+        raise OptionError(f"{option} is to be at least 1 (MiB), not {count}")
+    return count * MEBI
+
+
 def _seconds(option: str, seconds: float) -> timedelta:
-    # Neither what is no number nor what is without end.
     if not 0 <= seconds <= LONGEST:
         raise OptionError(f"{option} takes seconds, from 0 up to {LONGEST:,} (a year), not {seconds:g}")
     return timedelta(seconds=seconds)
-
-
-def _session_timeout(settings: Mapping[str, object]) -> timedelta:
-    text = str(settings["session.timeout.ms"])
-    if not text.isdecimal():
-        raise OptionError("'session.timeout.ms' takes a whole number of milliseconds")
-    return timedelta(milliseconds=int(text))

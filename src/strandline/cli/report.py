@@ -207,9 +207,11 @@ def _results(text: str, reach: dict[str, str], start: str, until: str | None) ->
         if (start, until) != ("earliest", None):
             raise OptionError(f"--from and --until are for a topic, and {text} is a file or a directory")
         found = FileResults(path=Path(text))
-    elif os.sep in text:
+    elif os.sep in text or text.endswith(".jsonl"):
         raise OptionError(f"{text}: no such file or directory, and no name of a topic")
     else:
+        if start == "committed":
+            raise OptionError("--from takes no 'committed': a report is in no group; take earliest, or a time")
         found = TopicResults(topic=text, kafka=reach, start=start, end=until)
     found.check()
     return found

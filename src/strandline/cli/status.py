@@ -23,6 +23,10 @@ WIDE = 10_000
 NUMBERS = ("frontier", "end", "lag", "in flight", "oldest record", "age")
 COLUMNS = ("partition", *NUMBERS[:5], "transaction", "connection", "age", "waits for")
 RUNNING = {"runs", "has not begun"}
+WAITING = (
+    "the replay waits for its group: a member that was killed keeps its partitions until its session has run out "
+    "(session.timeout.ms, 45 s unless set)"
+)
 
 
 def status(
@@ -51,7 +55,7 @@ def status(
     if found.partitions:
         show(found.partitions)
     else:
-        print("no partition is assigned")
+        print(f"no partition is assigned; {WAITING}")
 
 
 def head_line(found: Status) -> str:
@@ -62,7 +66,8 @@ def head_line(found: Status) -> str:
         parts.append(f"at {found.source_time:%Y-%m-%dT%H:%M:%SZ}")
     if found.sent:
         parts.append(f"late by {found.late_p50_ms:.1f} ms, p99 {found.late_p99_ms:.1f} ms")
-    counts = {"failed": found.failed, "results not safe yet": found.unsafe}
+    unsafe = "result" if found.unsafe == 1 else "results"
+    counts = {"failed": found.failed, f"{unsafe} not safe yet": found.unsafe}
     parts += [f"{count:,} {name}" for name, count in counts.items() if count]
     return "   ".join([*parts, f"the clock {found.clock}" if found.clock in RUNNING else f"paused: {found.clock}"])
 

@@ -19,7 +19,7 @@ from strandline.cli.sinks import Sink, sink_for
 from strandline.clock import SystemClock
 from strandline.errors import OptionError, OutputClosed, OutputLost, StrandlineError
 from strandline.kafka.words import GROUP_STARTS, cutoff, parse_end, parse_start
-from strandline.ordered import Committed, OrderedConsumer, Topic
+from strandline.ordered import Committed, Loss, OrderedConsumer, Topic
 from strandline.ordered.where import Where
 from strandline.units import Nanos
 
@@ -106,9 +106,14 @@ def tail(
     if group is not None and not commit and not isinstance(begin, Committed):
         raise OptionError("--group is of no use without --from committed or --commit")
     sink = sink_for(output)
-    # Losses are told below, once, and not across the line of progress.
-    logging.getLogger("strandline.ordered").setLevel(logging.ERROR)
-    stop = _Stop()
+    stop, progress = _Stop(), ProgressLine(clock)
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        """Losses are told below, once; what else is logged does not go into the line of progress."""
+        progress.clear()
+        return not isinstance(record.args, tuple) or not any(isinstance(each, Loss) for each in record.args)
+
+    logging.getLogger("strandline.ordered.reading").addFilter(is_shown)
     try:
         with on_stop_request(stop.ask):
             consumer = OrderedConsumer(
@@ -123,7 +128,7 @@ def tail(
             with consumer:
                 stop.is_at_once = False
                 _check_partitions(conditions, consumer)
-                is_whole = _Copy(consumer, conditions, sink, follow=follow, commit=commit).run(stop)
+                is_whole = _Copy(consumer, conditions, sink, progress, follow=follow, commit=commit).run(stop)
     except _StoppedAtOnce:
         if not follow:
             raise StrandlineError("interrupted before anything was read") from None
@@ -163,14 +168,23 @@ class _StoppedAtOnce(BaseException):
 class _Copy:
     """From the consumer to the sink, with what is told about it."""
 
-    def __init__(self, consumer: OrderedConsumer, where: Where, sink: Sink, *, follow: bool, commit: bool) -> None:
+    def __init__(
+        self,
+        consumer: OrderedConsumer,
+        where: Where,
+        sink: Sink,
+        progress: ProgressLine,
+        *,
+        follow: bool,
+        commit: bool,
+    ) -> None:
         self._consumer = consumer
         self._where = where
         self._sink = sink
         self._follow = follow
         self._commits = commit
         self._begin = clock.monotonic()
-        self._progress = ProgressLine(clock)
+        self._progress = progress
         self._read = self._kept = self._committed = self._told = 0
         self._committed_at = self._begin
         self._reached: int | None = None
@@ -190,7 +204,7 @@ class _Copy:
             discard_output()
             return True
         except BaseException:
-            self._tell_end()
+            self._tell_end(is_whole=False)
             raise
         is_whole = self._follow or self._consumer.is_live
         self._tell_end(is_whole=is_whole)

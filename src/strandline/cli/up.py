@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Event
 from typing import Annotated, Literal
@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from rich.console import Console
 from rich.table import Table
 
+from strandline.cli.settings import ADDRESS_VARIABLE
 from strandline.cli.signals import on_stop_request
 from strandline.errors import OptionError, StrandlineError
 from strandline.observe import Observed
@@ -114,6 +115,14 @@ def _show(stack: Stack, output: str) -> None:
     # Plain lines of any length, to be pasted as they are.
     for server in stack.servers:
         console.print(f"# {server.name}", style="dim", highlight=False)
-        for key, value in server.settings().items():
-            print(f"export {key}={shlex.quote(value)}" if key.isupper() else f"{key}={value}")
+        for line in _lines(server.settings(), is_first=server in stack.kafka[:1]):
+            print(line)
     print("\nReady. Ctrl-C stops everything.", flush=True)
+
+
+def _lines(settings: Mapping[str, str], *, is_first: bool) -> Iterator[str]:
+    """What a shell or a program is to be given; the commands of strandline find the first cluster by themselves."""
+    for key, value in settings.items():
+        yield f"export {key}={shlex.quote(value)}" if key.isupper() else f"{key}={value}"
+    if is_first:
+        yield f"export {ADDRESS_VARIABLE}={shlex.quote(settings['bootstrap.servers'])}"

@@ -36,7 +36,7 @@ class Market:
 
 async def trade(kafka: str, topic: str, market: Market) -> None:
     """Write ticks to a topic until it is cancelled."""
-    producer = Producer({"bootstrap.servers": kafka, "linger.ms": 5, "enable.idempotence": True})
+    producer = Producer({"bootstrap.servers": kafka, "linger.ms": 5, "enable.idempotence": True, "log_level": 3})
     try:
         while True:
             channel, value = market.tick()

@@ -1,0 +1,121 @@
+"""`strandline demo proxy`: two clusters as one, a group that reads both, one of them killed, and nothing lost."""
+
+import asyncio
+import signal
+import threading
+import time
+from pathlib import Path
+from threading import Event
+
+import uvloop
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from strandline.cli.signals import on_stop_request, once
+from strandline.demo.two_clusters import Clerk, Readers
+from strandline.errors import OptionError, StrandlineError
+from strandline.proxy.config import ClusterSection, ListenSection, ProxyConfig, RouteSection, RoutesSection, settings_of
+from strandline.proxy.server import Proxy
+from strandline.stack import Stack
+from strandline.stack.kafka import KafkaCluster
+from strandline.stack.ports import different_ports, free_port
+
+EAST, WEST = "orders", "eu.orders"
+PORTS = 2
+LONGEST_S = 3600.0
+CREATE_WITHIN_S = 60.0
+CAUGHT_UP_WITHIN_S = 120.0
+TELL_EVERY_S = 2.0
+POLL_S = 0.2
+
+
+def proxy(*, seconds: float = 20.0) -> None:
+    """Show two Kafka clusters as one.
+
+    Parameters
+    ----------
+    seconds
+        How long orders are written.
+    """
+    if not 0 < seconds <= LONGEST_S:
+        raise OptionError(f"--seconds takes more than 0, and {LONGEST_S:g} at most")
+    stack = Stack(["kafka"], kafka_clusters=2)
+    say("Starting two real Kafka clusters ...")
+    with on_stop_request(stack.cancelled.set), stack, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_show(stack.kafka[0], stack.kafka[1], seconds))
+
+
+async def _show(east: KafkaCluster, west: KafkaCluster, seconds: float) -> None:
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    bootstrap, first = different_ports(2, free_port)
+    config = ProxyConfig(
+        listen=ListenSection(bootstrap_port=bootstrap, first_broker_port=first, ports=PORTS),
+        clusters={"east": ClusterSection(bootstrap=east.address), "west": ClusterSection(bootstrap=west.address)},
+        routes=RoutesSection(topics=[RouteSection(match="eu.*", cluster="west")]),
+    )
+    with on_stop_request(once(lambda: loop.call_soon_threadsafe(stopped.set))):
+        async with Proxy(settings_of(config, Path())) as served:
+            say(f"east at {east.address}, west at {west.address}; clients know only {served.settings.address}")
+            await asyncio.to_thread(_create_topics, served.settings.address)
+            say(f"Orders are written to {EAST} (in the east) and {WEST} (in the west), and a group of two reads both.")
+            await _trade(served.settings.address, west, seconds, stopped)
+
+
+async def _trade(kafka: str, west: KafkaCluster, seconds: float, stopped: asyncio.Event) -> None:
+    clerk, readers = Clerk(kafka, [EAST, WEST]), Readers(kafka, [EAST, WEST], 2)
+    no_more, all_read = Event(), Event()
+    writing = threading.Thread(target=clerk.write, args=(no_more,), daemon=True)
+    threads = [writing, *readers.threads(all_read)]
+    for thread in threads:
+        thread.start()
+    try:
+        await _tell(clerk, readers, seconds / 3, stopped)
+        if not stopped.is_set():
+            say("The west is killed (SIGKILL). The east goes on:")
+            await asyncio.to_thread(west.brokers[0].stop, signal.SIGKILL, 0.0)
+            await _tell(clerk, readers, seconds / 3, stopped)
+            say("The west is started again:")
+            west.brokers[0].start()
+            await asyncio.to_thread(west.wait_ready)
+            await _tell(clerk, readers, seconds / 3, stopped)
+        no_more.set()
+        await asyncio.to_thread(writing.join)
+        deadline = time.monotonic() + CAUGHT_UP_WITHIN_S
+        while len(readers.read) < clerk.acknowledged.total() and time.monotonic() < deadline:
+            await asyncio.sleep(POLL_S)
+    finally:
+        no_more.set()
+        all_read.set()
+        for thread in threads:
+            await asyncio.to_thread(thread.join)
+    written, read = clerk.acknowledged.total(), len(readers.read)
+    twice = sum(count - 1 for count in readers.read.values())
+    say(f"{written:,} orders acknowledged, {read:,} different ones read, {twice:,} read again after a rebalance.")
+    if read < written:
+        raise StrandlineError(f"{written - read:,} orders were acknowledged and not read")
+    say("Nothing is lost.")
+
+
+async def _tell(clerk: Clerk, readers: Readers, seconds: float, stopped: asyncio.Event) -> None:
+    """Show how it goes for a while."""
+    times = max(1, round(seconds / TELL_EVERY_S))
+    for _ in range(times):
+        try:
+            await asyncio.wait_for(stopped.wait(), seconds / times)
+        except TimeoutError:
+            counts = ", ".join(
+                f"{topic}: {clerk.acknowledged[topic]:,} written, {readers.by_topic[topic]:,} read"
+                for topic in (EAST, WEST)
+            )
+            say(f"  {counts}")
+
+
+def _create_topics(kafka: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for made in admin.create_topics([NewTopic(EAST, 2, 1), NewTopic(WEST, 2, 1)]).values():
+        made.result(CREATE_WITHIN_S)
+
+
+def say(line: str) -> None:
+    """A line for the user."""
+    print(line, flush=True)
