@@ -183,6 +183,11 @@ def _run_command(arguments: list[str], env: dict[str, str], out: str, err: str) 
     runpy.run_module("strandline", run_name="__main__", alter_sys=True)
 
 
+def lines_of(told: str) -> list[str]:
+    """What a command told, but for the notes that it waits for Kafka: it has them wherever the machine is slow."""
+    return [line for line in told.splitlines() if "waiting for Kafka at " not in line]
+
+
 def write_records(
     bootstrap: str,
     topic: str,

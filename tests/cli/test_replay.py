@@ -30,7 +30,7 @@ from strandline.replay.watch import Watch
 from strandline.stack import KafkaCluster
 from tests.ordered.support import create_topic
 from tests.replay.support import Said, capture, committed, connection, get, plan, post, write
-from tests.support import TIMEOUT, run_warm
+from tests.support import TIMEOUT, lines_of, run_warm
 
 if TYPE_CHECKING:
     from strandline.replay.plan import Plan
@@ -111,7 +111,7 @@ def test_a_results_file_that_cannot_be_written_is_one_line_and_exit_code_1(
 ) -> None:
     arguments = [*TARGET, "--topic", topic, "--kafka", kafka.address, "--observe", "127.0.0.1:0"]
     result = run_warm("replay", *arguments, "--results", tmp_path)
-    lines = [line for line in result.stderr.splitlines() if "status and metrics" not in line]
+    lines = [line for line in lines_of(result.stderr) if "status and metrics" not in line]
     assert (result.returncode, lines) == (1, [f"strandline: results cannot be written to {tmp_path}: Is a directory"])
 
 
@@ -357,7 +357,7 @@ def test_a_running_replay_tells_its_status(kafka: KafkaCluster) -> None:
         running = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
         assert running.stderr is not None
         try:
-            said = running.stderr.readline()
+            said = next(line for line in running.stderr if lines_of(line))
             found = re.search(r"status and metrics are at (http://127\.0\.0\.1:\d+)", said)
             assert found is not None, said
             oldest = wait_for_oldest(found[1])

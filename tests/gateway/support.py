@@ -28,6 +28,8 @@ from tests.support import TIMEOUT, wait_for
 Heard = dict[str, Any]
 ANYONE = {"auth": {"anonymous": True}}
 SECRET = "a secret that is at least thirty-two long"
+# For tokens that outlive all others of a test.
+FRESH_S = 86_400.0
 JWT = {"auth": {"jwt": {"algorithms": ["HS256"], "secret": SECRET}}}
 
 
@@ -92,6 +94,14 @@ def token(channels: list[str], *, subject: str = "me", valid_s: float = 60, key:
     # In whole seconds, as the gateway reads it, and no less than was asked for.
     told = {"sub": subject, "channels": channels, "exp": math.ceil(time.time() + valid_s), **claims}
     return jwt.encode(told, key, algorithm="HS256")
+
+
+async def expire_all_but_fresh(gateway: Gateway) -> None:
+    """Wait until a client has shown a token that is good for `FRESH_S`, and let the tokens of all others expire."""
+    async with asyncio.timeout(TIMEOUT):
+        while all((one.identity.expires or 0) < time.time() + FRESH_S / 2 for one in gateway.hub.sessions):
+            await asyncio.sleep(0.01)
+    gateway.now = lambda: int(time.time() + FRESH_S / 2)  # type: ignore[method-assign]
 
 
 class Plain:

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed
 from strandline.demo.network import Network
 from strandline.gateway.server import Gateway
 from strandline.stack import KafkaCluster
-from tests.gateway.support import JWT, Site, plain, run, serving, token, write
+from tests.gateway.support import FRESH_S, JWT, Site, expire_all_but_fresh, plain, run, serving, token, write
 from tests.ordered.support import create_topic
 from tests.report.browser import Browser
 from tests.support import TIMEOUT
@@ -112,16 +112,20 @@ def test_a_browser_shows_fresh_tokens_and_reads_topics_of_any_name(
     opened(chromium, site)
     script = """
     const tokens = arguments[1];
+    // Its clock is ahead of the gateway's, so that its first token is old long before it has expired.
+    const now = Date.now;
+    Date.now = () => now() + 55_000;
     return listen({ url: arguments[0], accessToken: () => tokens.shift() }).client.start();
     """
 
     async def test() -> None:
         async with serving(kafka.address, topics, **JWT) as gateway:
-            short, long = token(["a"], valid_s=6), token(["a"])
+            short, long = token(["a"]), token(["a"], valid_s=FRESH_S)
             await asyncio.to_thread(chromium.run, script, gateway.address, [short, long])
             await asyncio.to_thread(chromium.until, "return noted.states.at(-1) === 'live'")
             # Another that shows the same token at the door, and no other later.
             async with plain(gateway, f"?access_token={short}") as other:
+                await expire_all_but_fresh(gateway)
                 with pytest.raises(ConnectionClosed):
                     await other.hear()
             for topic in topics:

@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 
 from strandline.stack import KafkaCluster
-from tests.gateway.support import JWT, Plain, plain, reached, run, serving, token, write
+from tests.gateway.support import FRESH_S, JWT, Plain, expire_all_but_fresh, plain, reached, run, serving, token, write
 from tests.ordered.support import create_topic
 
 
@@ -106,15 +106,16 @@ def test_a_resume_token_that_was_changed_or_has_expired_is_refused_and_positions
 def test_a_connection_ends_with_its_token_unless_a_fresh_one_is_shown(kafka: KafkaCluster, topic: str) -> None:
     async def test() -> None:
         async with serving(kafka.address, [topic], **JWT) as gateway:
-            short = token(["a", "b"], valid_s=4)
+            short = token(["a", "b"])
             async with (
                 plain(gateway, f"?access_token={short}") as ends,
                 plain(gateway, f"?access_token={short}") as stays,
             ):
                 await stays.say("subscribe", channels=["a", "b"])
                 await stays.until("subscribed")
-                await stays.say("auth", token=token(["a"]))
+                await stays.say("auth", token=token(["a"], valid_s=FRESH_S))
                 assert (await stays.until("unsubscribed"))[-1]["channels"] == ["b"]
+                await expire_all_but_fresh(gateway)
                 with pytest.raises(ConnectionClosed) as caught:
                     await ends.until("never")
                 assert caught.value.rcvd is not None

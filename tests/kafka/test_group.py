@@ -251,7 +251,8 @@ def test_who_takes_nothing_for_long_stays_a_member_and_misses_nothing(kafka: Kaf
             await reader.read_until(lambda: reader.taken[0])
             since = time.monotonic()
             await asyncio.to_thread(wait_for, lambda: time.monotonic() > since + 7, "the longest time between polls")
-            assert reader.member.stalled_for(AwakeClock().monotonic()) < 3e9
+            # Else the group would have put it out.
+            assert reader.member.stalled_for(AwakeClock().monotonic()) < 6e9
             assert await reader.member.prove()
             await reader.read_until(lambda: reader.told(AtEnd))
             assert reader.offsets() == list(range(2_000))

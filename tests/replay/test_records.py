@@ -37,7 +37,7 @@ from tests.replay.support import (
     until,
     write,
 )
-from tests.support import TIMEOUT, run_strandline, run_warm
+from tests.support import TIMEOUT, lines_of, run_strandline, run_warm
 
 
 def test_records_that_cannot_be_read_go_to_the_dead_letters_and_the_frontier_moves_on(
@@ -218,7 +218,7 @@ def test_a_topic_that_is_no_capture_has_exit_code_1_and_a_few_lines(kafka: Kafka
     write(kafka.address, topic, ((f"k{number}", b'{"price": 1}') for number in range(count)))
     place = ["--topic", topic, "--kafka", kafka.address, "--observe", "127.0.0.1:0", "--until", "live"]
     ended = run_warm("replay", "--target", "http://127.0.0.1:9", *place)
-    lines = [line for line in ended.stderr.splitlines() if "status and metrics" not in line]
+    lines = [line for line in lines_of(ended.stderr) if "status and metrics" not in line]
     assert len([line for line in lines if " is put to " in line]) == 3
     assert len([line for line in lines if "records were put to" in line]) == 2  # 10 and 100
     problem = f"strandline: '{topic}': no request was found, and {count} records are no captured traffic"

@@ -43,23 +43,24 @@ class Span:
 
     begin: Mapping[Partition, int] | None
     """Where the group is to begin; None for where it is."""
+    starts: Mapping[Partition, int]
+    """The oldest record that each partition has."""
     ends: Mapping[Partition, int]
 
 
 async def find_span(settings: Mapping[str, object], topic: str, start: From | datetime) -> Span:
     """Look where a topic begins and ends now."""
-    listing = Listing(reach(settings))
-    partitions = await listing.partitions(topic)
-    ends = await listing.latest(partitions)
+    listing = await Listing.of(reach(settings), topic)
+    starts, ends = await listing.earliest(), await listing.latest()
     match start:
         case From.COMMITTED:
-            return Span(None, ends)
+            return Span(None, starts, ends)
         case From.LATEST:
-            return Span(ends, ends)
+            return Span(ends, starts, ends)
         case From.EARLIEST:
-            return Span(await listing.earliest(partitions), ends)
+            return Span(starts, starts, ends)
         case time:
-            return Span(ends | await listing.at(partitions, milliseconds(time)), ends)
+            return Span(ends | await listing.at(milliseconds(time)), starts, ends)
 
 
 async def send_group_to(settings: Mapping[str, object], begin: Mapping[Partition, int]) -> None:
@@ -80,12 +81,11 @@ async def where_group_is(settings: Mapping[str, object], span: Span) -> dict[Par
         marks = await offsets.committed(list(span.ends))
     finally:
         await offsets.close()
-    earliest = await Listing(reach(settings)).earliest(list(span.ends))
     for partition, mark in sorted(marks.items()):
-        if mark < earliest[partition]:
-            last = earliest[partition] - 1
+        if mark < span.starts[partition]:
+            last = span.starts[partition] - 1
             log.warning("%s: Kafka has deleted %d to %d before the group had read them", partition, mark, last)
-    return {partition: max(first, marks.get(partition, first)) for partition, first in earliest.items()}
+    return {partition: max(first, marks.get(partition, first)) for partition, first in span.starts.items()}
 
 
 async def first_time(settings: Mapping[str, object], marks: Mapping[Partition, int], stopped: Event) -> Nanos | None:
