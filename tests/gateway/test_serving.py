@@ -188,6 +188,25 @@ def _in_transactions(address: str, topic: str, ends: Sequence[str]) -> None:
         (producer.commit_transaction if end == "commit" else producer.abort_transaction)(TIMEOUT)
 
 
+def test_what_it_has_told_of_many_partitions_it_takes_back(kafka: KafkaCluster) -> None:
+    topic, partitions = f"wide-{uuid4().hex[:8]}", 60
+    create_topic(kafka.address, topic, partitions)
+
+    async def test() -> None:
+        async with serving(kafka.address, [topic], limits={"message_bytes": 1024}) as gateway:
+            async with plain(gateway) as client:
+                await client.say("subscribe", channels=["a"])
+                (told,) = await client.until("subscribed")
+            assert len(told["token"]) > 1024
+            await asyncio.to_thread(write, kafka.address, topic, [(n, "a", n) for n in range(partitions)])
+            async with plain(gateway) as client:
+                positions, token = told["positions"], told["token"]
+                await client.say("resume", channels=["a"], positions=positions, token=token, credit=partitions)
+                assert sorted(heard["data"] for heard in await client.records(partitions)) == list(range(partitions))
+
+    run(test)
+
+
 def test_markers_and_what_was_aborted_are_no_gap(kafka: KafkaCluster, topic: str) -> None:
     ends = ["commit", "abort", "abort", "commit"]
     _in_transactions(kafka.address, topic, ends)

@@ -1,10 +1,12 @@
 """Tokens: what was signed is read back, and nothing else is."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.wire.resume_token import BadToken, Fault, Position, Signer
+from strandline.wire.resume_token import PLACE_BYTES, BadToken, Fault, Position, Signer
 
 SIGNER = Signer({"new": b"n" * 32, "old": b"o" * 32})
 PLACES = st.dictionaries(
@@ -31,6 +33,20 @@ def test_a_token_is_read_back_by_the_subject_it_was_given_to(
 ) -> None:
     token = SIGNER.sign(subject, places, expires=100)
     assert SIGNER.read(token, subject, now=99) == places
+
+
+@given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 249), st.text("a", max_size=64))
+def test_what_a_client_says_of_a_partition_has_a_bound(topics: int, each: int, letters: int, subject: str) -> None:
+    highest = 2**63 - 1
+    places = {
+        f"{topic:0{letters}}": {
+            2**31 - 1 - number: Position(highest, f"{number:036}", 2**31 - 1) for number in range(each)
+        }
+        for topic in range(topics)
+    }
+    told = {topic: {str(number): str(highest) for number in numbers} for topic, numbers in places.items()}
+    token = SIGNER.sign(subject, places, expires=2**40)
+    assert len(token) + len(json.dumps(told)) <= PLACE_BYTES * len(places) * each
 
 
 def test_an_epoch_goes_into_a_token_only_with_the_offset_that_it_is_of() -> None:

@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=limits.queue_bytes, low=limits.queue_bytes // 4)
         self.is_made = True
         self.address = belongs_to(str((transport.get_extra_info("peername") or ("", 0))[0]))
-        self._protocol = ServerProtocol(origins=self._server.origins, max_size=limits.message_bytes, logger=quiet)
+        self._protocol = ServerProtocol(origins=self._server.origins, max_size=self._server.message_bytes, logger=quiet)
         self._closing = asyncio.get_running_loop().call_at(self.handshake_ends, self._is_late)
         self._server.came(self)
 

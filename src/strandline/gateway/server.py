@@ -18,7 +18,7 @@ from strandline.gateway.replaying import Replaying
 from strandline.gateway.secured import Secured
 from strandline.gateway.session import Refused, Replay, Session
 from strandline.gateway.tail import Tail
-from strandline.wire.resume_token import Positions
+from strandline.wire.resume_token import PLACE_BYTES, Positions
 
 BACKLOG = 1024
 TICK_S = 1.0
@@ -143,6 +143,11 @@ class Gateway:
         )
 
     # What connections and sessions ask for.
+
+    @property
+    def message_bytes(self) -> int:
+        """The largest message that is taken: what a client was told of all partitions it must be able to say too."""
+        return max(self.limits.message_bytes, PLACE_BYTES * len(self.hub.feeds))
 
     def came(self, connection: Connection) -> None:
         """Look whether there is room for a connection, where that is not known yet."""
