@@ -18,6 +18,7 @@ from strandline.stack import KafkaCluster
 from tests.gateway.raw import CLOSE, PING, beside, greeted, hear, say
 from tests.gateway.support import write
 from tests.ordered.support import create_topic
+from tests.support import wait_for
 
 NAMING = Naming(*map(Template.parse, ("{key}", "message", "NORMAL")))
 LIMITS = {"queue_bytes": 20_000}
@@ -75,6 +76,7 @@ def _slow(kafka: str, topic: str, port: int, keys: Sequence[str]) -> list[object
         say(raw, "subscribe", channels=["*"])
         assert hear(raw)["type"] == "subscribed"
         write(kafka, topic, [(0, keys[n % len(keys)], {"n": n, "room": "x" * ROOM}) for n in range(COUNT)])
+        wait_for(lambda: _end(port, topic) == COUNT, "all that was written has come to the gateway")
         heard: list[object] = []
         latest = set(range(COUNT - len(keys), COUNT))
         while latest:
@@ -92,6 +94,13 @@ def _slow(kafka: str, topic: str, port: int, keys: Sequence[str]) -> list[object
                 assert message["reason"] == "conflated"
                 heard.append((message["from"], message["to"]))
         return heard
+
+
+def _end(port: int, topic: str) -> int:
+    """How far a gateway has read."""
+    with greeted(port) as raw:
+        say(raw, "subscribe", channels=["nothing"])
+        return int(hear(raw)["positions"][topic]["0"])
 
 
 def test_a_slow_client_gets_the_latest_of_each_key_and_is_told_exactly_what_it_missed(kafka: KafkaCluster) -> None:

@@ -101,11 +101,15 @@ def results(kafka: KafkaCluster, topic: str) -> list[dict[str, Any]]:
     consumer = Consumer({"bootstrap.servers": kafka.address, "group.id": "test", "enable.auto.commit": False})
     try:
         places = [TopicPartition(f"{topic}-results", number, 0) for number in range(PARTITIONS)]
-        wanted = sum(consumer.get_watermark_offsets(place, timeout=TIMEOUT)[1] for place in places)
+        ends = {place.partition: consumer.get_watermark_offsets(place, timeout=TIMEOUT)[1] for place in places}
         consumer.assign(places)
         found: list[dict[str, Any]] = []
-        while len(found) < wanted:
-            found += [json.loads(message.value() or b"") for message in consumer.consume(wanted, 0.2)]
+        # Each up to its own end: while one is read, more may come to another.
+        unread = {(number, end - 1) for number, end in ends.items() if end}
+        while unread:
+            for message in consumer.consume(500, 0.2):
+                found.append(json.loads(message.value() or b""))
+                unread.discard((message.partition(), message.offset()))
         return found
     finally:
         consumer.close()
