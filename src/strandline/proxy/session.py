@@ -38,8 +38,9 @@ from strandline.wire.kafka_frames import (
     request_type,
     versions_known,
 )
+from strandline.wire.replica import first_replica, last_replica, refuse_replica
 from strandline.wire.retyped import names_nodes, names_topics
-from strandline.wire.skim import Seen
+from strandline.wire.skim import Seen, Skim
 
 SKIMMED: Final = frozenset({PRODUCE, FETCH})
 BEFORE_SIGNING_IN: Final = frozenset({API_VERSIONS, *SIGNING_IN})
@@ -91,6 +92,8 @@ class Session:
         self._waiting = 0
         """Bytes of answers that are ready and cannot leave yet."""
         self._passing = 0
+        self._skim: Skim | None = None
+        """Of the request that passes, where it has to be followed."""
         self._gathered: bytearray | None = None
         self._item = object()
         """Of the request that is gathered, for the hold."""
@@ -128,9 +131,12 @@ class Session:
         try:
             while at < end:
                 if self._passing:
-                    part = min(self._passing, end - at)
+                    stop = at + min(self._passing, end - at)
+                    part = stop - at if self._skim is None else self._follow(self._skim, view[at:stop])
                     self._passing -= part
                     at += part
+                    if at < stop:
+                        break
                 elif self._gathered is not None and self._head is not None:
                     self._to_broker(view[sent:at])
                     part = min(self._head.frame - len(self._gathered), end - at)
@@ -150,9 +156,19 @@ class Session:
         finally:
             # Requests that came together go on together, also those before one that cannot be read.
             self._to_broker(view[sent:at])
-        if self._passing and self._backend is not None and self._link.straight(self._passing, self._backend.link):
+        unseen = self._passing if self._skim is None else 0
+        if unseen and self._backend is not None and self._link.straight(unseen, self._backend.link):
             self._passing = 0
         return at
+
+    def _follow(self, skim: Skim, view: memoryview) -> int:
+        """How much of a request that passes may go on. The rest comes again, with more."""
+        used = skim.feed(view)
+        if len(view) == self._passing:
+            if used < len(view) or not skim.is_done:
+                raise MalformedFrame("a request that ends too early")
+            self._skim = None
+        return used
 
     def _begin(self, head: Head, view: memoryview) -> bool:
         """Decide what becomes of a request; False when that has to wait."""
@@ -204,6 +220,10 @@ class Session:
     def _pass(self, head: Head, view: memoryview, acks_at: int) -> bool:
         if head.size > LARGEST_PASSED:
             raise MalformedFrame(f"{head.name} of {head.size:,} bytes; {LARGEST_PASSED:,} are allowed")
+        replica = first_replica(view, head)
+        if replica is None:
+            return False
+        refuse_replica(replica, head.name)
         if self._backend is None or self._at_work:
             self._link.pause()
             if self._backend is None:
@@ -216,7 +236,7 @@ class Session:
             answer = Passed(head.correlation_id, head.api_key, head.version)
         self._count(head)
         SIZE.pack_into(view, CORRELATION_AT, self._backend.next_correlation(answer))
-        self._passing = head.frame
+        self._passing, self._skim = head.frame, last_replica(head)
         return True
 
     # Answers of our own
