@@ -23,6 +23,7 @@ from strandline.proxy.dialing import dial
 from strandline.proxy.door import Door
 from strandline.proxy.exchange import Realm
 from strandline.proxy.filters import Filters
+from strandline.proxy.hold import SMALL
 from strandline.proxy.link import Link
 from strandline.proxy.rules.table import RULES, SIGNING_IN, always
 from strandline.wire.kafka_frames import (
@@ -48,15 +49,14 @@ NO_ACKS: Final = b"\0\0"
 NOT_SPOKEN: Final = -1
 LARGEST_PASSED: Final = 100 << 20
 LARGEST_GATHERED: Final = 8 << 20
-# Of who has not signed in: versions and passwords are short.
-LARGEST_OF_STRANGERS: Final = 64 << 10
+# Of who has not signed in: versions and passwords are short. They take no room from others.
+LARGEST_OF_STRANGERS: Final = SMALL
 # Answers of our own that are at work or wait for those before them, and how many bytes may wait so.
 MOST_SLOTS: Final = 64
 MOST_WAITING: Final = 4 << 20
 # What a broker says that does not lead a partition, or does not know the topic.
 MOVED: Final = frozenset({3, 6, 74, 75, 100, 103})
 SIGN_IN_S: Final = 30.0
-REQUEST_S: Final = 60.0
 
 log = logging.getLogger(__name__)
 
@@ -141,10 +141,13 @@ class Session:
                     self._to_broker(view[sent:at])
                     part = min(self._head.frame - len(self._gathered), end - at)
                     self._gathered += view[at : at + part]
+                    self._hold.take(self._item, self._head.size, part)
                     sent = at = at + part
                     if len(self._gathered) == self._head.frame:
                         self._answer(self._head, self._gathered)
                         self._gathered = self._head = None
+                    elif not self._may_gather():
+                        self._link.pause()
                 elif self.state is Client.DRAINING:
                     # What had begun has come whole; nothing more is taken.
                     self._link.pause()
@@ -191,7 +194,7 @@ class Session:
         if head.size > largest:
             raise MalformedFrame(f"{head.name} of {head.size:,} bytes; {largest:,} are allowed")
         item = object()
-        if not self._has_room() or not self._hold.admit(item, head.size, self._drained):
+        if not self._has_room() or not self._hold.lets(item, head.size, self._drained):
             self._link.pause()
             return False
         self._item = item
@@ -200,6 +203,10 @@ class Session:
         self._begun_at = self._loop.time()
         self._head, self._gathered = head, bytearray()
         return True
+
+    def _may_gather(self) -> bool:
+        """Whether there is room for more of the request that is gathered, if one is."""
+        return self._head is None or self._hold.lets(self._item, self._head.size, self._drained)
 
     def _has_room(self) -> bool:
         """Whether one more answer of our own can be kept for its turn, and what it takes to get it can be sent."""
@@ -319,7 +326,10 @@ class Session:
         full = self._backend is not None and self._backend.link.is_full
         wants_more = self._is_within if self.state is Client.DRAINING else self._has_room() or self._is_within
         if wants_more and may_read and not full:
-            self._link.resume()
+            if self._may_gather():
+                self._link.resume()
+            else:
+                self._link.pause()
 
     @property
     def _is_within(self) -> bool:
@@ -379,11 +389,13 @@ class Session:
         is_owed = self._at_work or (self._backend is not None and self._backend.answered < self._backend.passed)
         if moved != self._moved or (is_owed and not self._link.is_full):
             self._moved, self._moved_at = moved, now
+        if self._hold.waits(self._drained):
+            self._begun_at = now
         silent = None if self._backend is None else self._backend.silent_for(now, self.here.cluster.limits.answer_s)
         if self.state in (Client.GREETING, Client.SIGNING_IN) and now - self._opened_at > SIGN_IN_S:
             self.close(ConnectionError(f"the client has not signed in within {SIGN_IN_S:g} s"))
-        elif self._gathered is not None and now - self._begun_at > REQUEST_S:
-            self.close(ConnectionError(f"a request did not come whole within {REQUEST_S:g} s"))
+        elif self._head is not None and now - self._begun_at > (within := self._hold.within(self._head.size)):
+            self.close(ConnectionError(f"a request did not come whole within {within:g} s"))
         elif now - self._moved_at > self._idle_s:
             self.close(ConnectionError(f"the client has taken and sent nothing for {self._idle_s:g} s"))
         elif silent is not None and self._backend is not None:
@@ -419,6 +431,8 @@ class Session:
             log.log(level, "%s: connection closed: %s", self.peer, error)
         for task in self._tasks:
             task.cancel()
+        self._gathered = self._head = None
+        self._hold.forget(self._drained)
         self._hold.release(self._item)
         if self._connected is not None:
             self._connected.cancel()
