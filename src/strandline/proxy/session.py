@@ -138,6 +138,9 @@ class Session:
                     if at < stop:
                         break
                 elif self._gathered is not None and self._head is not None:
+                    if not self._may_gather():
+                        self._link.pause()
+                        break
                     self._to_broker(view[sent:at])
                     part = min(self._head.frame - len(self._gathered), end - at)
                     self._gathered += view[at : at + part]
@@ -145,9 +148,7 @@ class Session:
                     sent = at = at + part
                     if len(self._gathered) == self._head.frame:
                         self._answer(self._head, self._gathered)
-                        self._gathered = self._head = None
-                    elif not self._may_gather():
-                        self._link.pause()
+                        self._gathered = self._head = self._link.gate = None
                 elif self.state is Client.DRAINING:
                     # What had begun has come whole; nothing more is taken.
                     self._link.pause()
@@ -193,15 +194,14 @@ class Session:
             largest = LARGEST_OF_STRANGERS
         if head.size > largest:
             raise MalformedFrame(f"{head.name} of {head.size:,} bytes; {largest:,} are allowed")
-        item = object()
-        if not self._has_room() or not self._hold.lets(item, head.size, self._drained):
+        if not self._has_room():
             self._link.pause()
             return False
-        self._item = item
         # Whoever asks for versions may name any; what is counted by version must not grow with them.
         self._count(head if is_spoken else head._replace(version=NOT_SPOKEN))
         self._begun_at = self._loop.time()
-        self._head, self._gathered = head, bytearray()
+        self._head, self._gathered, self._item = head, bytearray(), object()
+        self._link.gate = self._may_gather
         return True
 
     def _may_gather(self) -> bool:
@@ -325,11 +325,8 @@ class Session:
         may_read = self.broker is not Broker.CONNECTING or self._at_work
         full = self._backend is not None and self._backend.link.is_full
         wants_more = self._is_within if self.state is Client.DRAINING else self._has_room() or self._is_within
-        if wants_more and may_read and not full:
-            if self._may_gather():
-                self._link.resume()
-            else:
-                self._link.pause()
+        if wants_more and may_read and not full and not self._link.is_reading and self._may_gather():
+            self._link.resume()
 
     @property
     def _is_within(self) -> bool:
