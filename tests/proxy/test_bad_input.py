@@ -3,12 +3,15 @@
 import random
 import socket
 import struct
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from strandline.proxy.hold import MOST_BYTES
+from strandline.proxy.session import LARGEST_GATHERED
 from tests.proxy.support import Proxied, create, read, write
 from tests.support import wait_for
 
@@ -143,3 +146,19 @@ def test_memory_stays_bounded_under_frames_that_never_end(proxy: Proxied) -> Non
     finally:
         for connection in connections:
             connection.close()
+
+
+def test_large_requests_are_answered_beside_frames_that_never_end(proxy: Proxied) -> None:
+    host, port = proxy.address.split(":")
+    before = proxy.requests()["east", "metadata", 7]
+    # So many as would take all the room there is, were it theirs for what they say.
+    begun = struct.pack(">ihhih", LARGEST_GATHERED, 3, 7, 1, -1) + bytes(1000)
+    names = b"".join(struct.pack(">h", 9) + b"none-%04d" % number for number in range(3000))
+    with ExitStack() as connections:
+        for _ in range(MOST_BYTES // LARGEST_GATHERED):
+            connection = connections.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            connection.sendall(begun)
+        wait_for(lambda: proxy.requests()["east", "metadata", 7] - before == 32, "all have begun")
+        asks = connections.enter_context(socket.create_connection((host, int(port)), timeout=30))
+        asks.sendall(frame(struct.pack(">hhihi", 3, 4, 9, -1, 3000) + names + b"\0"))
+        assert struct.unpack(">ii", asks.recv(8, socket.MSG_WAITALL))[1] == 9

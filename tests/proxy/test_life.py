@@ -5,8 +5,8 @@ import os
 import resource
 import socket
 import struct
-from collections.abc import Awaitable, Callable
-from contextlib import closing, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -26,8 +26,8 @@ from strandline.proxy.dialing import dial
 from strandline.proxy.door import Door, lets_in
 from strandline.proxy.exchange import Here
 from strandline.proxy.filters import Filters
-from strandline.proxy.hold import SMALL, Hold
-from strandline.proxy.link import Link
+from strandline.proxy.hold import REQUEST_S, SMALL, WANTED_S, Hold
+from strandline.proxy.link import FIRST_READ, SCRATCH, Link
 from strandline.proxy.metrics import Counts
 from strandline.proxy.rules.table import SIGNING_IN
 from strandline.proxy.server import Proxy, Settings, refuse_what_does_not_fit
@@ -112,11 +112,11 @@ def is_open(client: Session) -> bool:
     return client.state is not Client.CLOSED
 
 
-def session(sock: socket.socket, *, door: Door | None = None) -> Session:
+def session(sock: socket.socket, *, door: Door | None = None, hold: Hold | None = None) -> Session:
     sock.setblocking(False)
     cluster = Cluster("east", {"bootstrap.servers": "127.0.0.1:1"})
     realm: Any = SimpleNamespace(blocks=Blocks({"east": 0}), spoken={API_VERSIONS: (0, 4), **SIGNING_IN})
-    ways = Ways(realm, Here(cluster), Filters(), door, Counts(), Hold(), 600.0)
+    ways = Ways(realm, Here(cluster), Filters(), door, Counts(), hold or Hold(), 600.0)
     return Session(sock, "client", ways, lambda _: None)
 
 
@@ -146,7 +146,7 @@ def test_who_has_not_signed_in_is_given_little_room() -> None:
         near, far = socket.socketpair()
         with far:
             client = session(near, door=Door({"alice": Secret("a")}))
-            far.send(b"\0\2\0\0" + b"\0\x11\0\1" + b"\0\0\0\1" + b"\xff\xff" + b"\0")
+            far.send(struct.pack(">ihhih", SMALL + 1, SASL_HANDSHAKE, 1, 1, -1) + b"\0")
             while is_open(client):
                 await asyncio.sleep(0)
             assert client._counts.failures["east", "MalformedFrame"] == 1
@@ -198,19 +198,127 @@ def test_a_version_that_cannot_be_read_ends_the_connection_with_a_reason_also_wh
     in_a_loop(checks)
 
 
-def test_all_requests_together_have_so_much_room_and_who_waits_is_called() -> None:
+def large(size: int) -> bytes:
+    """A request that is answered without a broker, for versions in a version that nobody speaks."""
+    return struct.pack(">ihhih", size, API_VERSIONS, 99, 7, -1) + bytes(size - 10)
+
+
+@asynccontextmanager
+async def connections(hold: Hold, count: int) -> AsyncIterator[list[tuple[Session, socket.socket]]]:
+    """So many clients who share what room there is, and their own ends."""
+    pairs = [socket.socketpair() for _ in range(count)]
+    made = [(session(near, hold=hold), far) for near, far in pairs]
+    try:
+        for _, far in made:
+            far.setblocking(False)
+        yield made
+    finally:
+        for client, far in made:
+            client.close(None)
+            far.close()
+
+
+async def answered(far: socket.socket) -> bool:
+    """Whether an answer comes, and not the end."""
+    return await asyncio.get_running_loop().sock_recv(far, 8) != b""
+
+
+def test_requests_take_room_as_they_come_and_who_waits_for_some_is_called() -> None:
     async def checks() -> None:
         hold, called = Hold(100 << 10), []
-        assert hold.admit("a", 60 << 10, lambda: called.append("a"))
-        assert not hold.admit("b", 60 << 10, lambda: called.append("b"))
-        assert hold.admit("small", SMALL, lambda: called.append("small"))
+
+        def again() -> None:
+            called.append("b")
+
+        assert hold.lets("a", 8 << 20, again)
+        assert hold.lets("b", 8 << 20, again)
+        hold.take("a", 8 << 20, 60 << 10)
+        assert hold.lets("b", 60 << 10, again)
+        hold.take("b", 60 << 10, 50 << 10)
+        # There is no more: only the first to begin goes on, and small ones.
+        assert hold.within(8 << 20) == REQUEST_S
+        assert not hold.lets("b", 60 << 10, again)
+        assert hold.lets("a", 8 << 20, again)
+        assert hold.lets("small", SMALL, again)
+        assert (hold.within(8 << 20), hold.within(SMALL)) == (WANTED_S, REQUEST_S)
+        hold.release("small")
+        await asyncio.sleep(0)
+        assert called == []
         hold.release("a")
         await asyncio.sleep(0)
         assert called == ["b"]
-        assert hold.admit("b", 60 << 10, lambda: called.append("b"))
-        # One that is larger than all is let in alone.
-        hold.release("b")
-        assert hold.admit("c", 1 << 20, lambda: called.append("c"))
+        assert hold.lets("b", 60 << 10, again)
+        assert hold.within(8 << 20) == REQUEST_S
+
+    in_a_loop(checks)
+
+
+def test_who_says_that_much_will_come_and_sends_little_keeps_nobody_waiting() -> None:
+    async def checks() -> None:
+        async with connections(Hold(100 << 10), 51) as made:
+            *silent, (_, served) = made
+            for client, far in silent:
+                far.send(large(8 << 20)[:1000])
+                while client._gathered is None:
+                    await asyncio.sleep(0)
+            await asyncio.get_running_loop().sock_sendall(served, large(60 << 10))
+            assert await answered(served)
+
+    in_a_loop(checks)
+
+
+def test_requests_of_which_much_has_come_and_no_more_make_room_for_who_waits_for_it() -> None:
+    async def checks() -> None:
+        hold, loop = Hold(100 << 10), asyncio.get_running_loop()
+        async with connections(hold, 3) as ((eldest, first), (stopped, second), (client, served)):
+            for far in (first, second):
+                await loop.sock_sendall(far, large(8 << 20)[: 60 << 10])
+            while hold._budget.bytes < 120 << 10:
+                await asyncio.sleep(0)
+            # More of it is there, and not read.
+            second.send(bytes(1000))
+            while not hold.waits(stopped._drained):
+                await asyncio.sleep(0)
+            await loop.sock_sendall(served, large(60 << 10))
+            while not hold.waits(client._drained):
+                await asyncio.sleep(0)
+            now = loop.time()
+            for late in (WANTED_S - 1, WANTED_S + 1):
+                assert all(map(is_open, (eldest, stopped, client)))
+                for one in (eldest, stopped, client):
+                    one.tick(now + late)
+            # In the time in which we did not read on they were not slow.
+            assert [is_open(one) for one in (eldest, stopped, client)] == [False, True, True]
+            assert await answered(served)
+            assert first.recv(1) == b""
+            # Who was closed while it waited is not called.
+            client.close(None)
+            assert not hold.waits(client._drained)
+            stopped.tick(now + WANTED_S + REQUEST_S + 3)
+            assert not is_open(stopped)
+
+    in_a_loop(checks)
+
+
+def test_requests_that_come_at_once_are_all_answered_in_the_room_of_a_few() -> None:
+    async def checks() -> None:
+        hold, size = Hold(100 << 10), 1 << 20
+        most = 0
+        async with connections(hold, 60) as made:
+
+            async def ask(far: socket.socket) -> bool:
+                nonlocal most
+                whole = memoryview(large(size))
+                for at in range(0, len(whole), 8 << 10):
+                    await asyncio.get_running_loop().sock_sendall(far, whole[at : at + (8 << 10)])
+                    most = max(most, hold._budget.bytes + sum(len(client._link._left) for client, _ in made))
+                    await asyncio.sleep(0)
+                return await answered(far)
+
+            assert all(await asyncio.gather(*(ask(far) for _, far in made)))
+        # The bound, the one that began first, what was read at once when the bound was reached, and the first of each.
+        assert 100 << 10 <= most < (100 << 10) + size + len(SCRATCH) + len(made) * FIRST_READ
+        assert hold._budget.bytes == 0
 
     in_a_loop(checks)
 

@@ -1,7 +1,8 @@
-"""A bounded set of what is in flight, by count and by bytes.
+"""A bound on the bytes of what is in flight, counted as they come.
 
-The rule: the set is never above either bound, but for one item that is alone. An item larger than the whole budget
-would otherwise never be let in, and the log would stop at it for ever.
+The rule: once the bound is reached only the eldest goes on. So whoever says that much will come and sends nothing takes
+nothing; those that are half there never wait for each other without end; and all but the eldest together are above the
+bound by no more than the pieces that came when it was reached.
 """
 
 from collections.abc import Hashable
@@ -11,38 +12,35 @@ Item = TypeVar("Item", bound=Hashable)
 
 
 class Budget(Generic[Item]):
-    """Lets items in while there is room."""
+    """Counts what has come of each item."""
 
-    __slots__ = ("_bytes", "_sizes", "max_bytes", "max_items")
+    __slots__ = ("_bytes", "_sizes", "max_bytes")
 
-    def __init__(self, *, max_items: int, max_bytes: int) -> None:
-        if max_items < 1 or max_bytes < 1:
-            raise ValueError("a budget holds at least one item and one byte")
-        self.max_items = max_items
+    def __init__(self, *, max_bytes: int) -> None:
+        if max_bytes < 1:
+            raise ValueError("a budget holds at least one byte")
         self.max_bytes = max_bytes
         self._sizes: dict[Item, int] = {}
+        """In the order in which they began."""
         self._bytes = 0
 
-    def admit(self, item: Item, size: int) -> bool:
-        """Let an item in if there is room for it; False, and nothing changed, if there is not."""
-        if item in self._sizes:
-            raise ValueError(f"{item!r} is in flight already")
+    def may_grow(self, item: Item) -> bool:
+        """Whether more of an item is to be taken, or the first of it."""
+        return self._bytes < self.max_bytes or next(iter(self._sizes)) == item
+
+    def grow(self, item: Item, size: int) -> None:
+        """So many bytes of an item have come."""
         if size < 0:
             raise ValueError(f"a size of {size} bytes")
-        if self._sizes and (len(self._sizes) >= self.max_items or self._bytes + size > self.max_bytes):
-            return False
-        self._sizes[item] = size
+        self._sizes[item] = self._sizes.get(item, 0) + size
         self._bytes += size
+
+    def release(self, item: Item) -> bool:
+        """Let an item out; False for one that is not in flight, as one that was released before."""
+        if item not in self._sizes:
+            return False
+        self._bytes -= self._sizes.pop(item)
         return True
-
-    def release(self, item: Item) -> None:
-        """Let an item out. One that is not in flight is ignored: it was released before."""
-        self._bytes -= self._sizes.pop(item, 0)
-
-    @property
-    def items(self) -> int:
-        """How many items are in flight."""
-        return len(self._sizes)
 
     @property
     def bytes(self) -> int:

@@ -29,6 +29,7 @@ from strandline.wire.kafka_frames import (
     encode_answer,
     encode_request,
 )
+from strandline.wire.replica import claimed, refuse_replica
 
 SASL_HANDSHAKE: Final = 17
 # OffsetCommit, OffsetFetch, DeleteGroups, OffsetDelete.
@@ -73,6 +74,7 @@ class Answering:
         if not low <= head.version <= high:
             return encode_answer(unsupported_versions(self.realm), head.correlation_id)
         request = decode_request(frame, head)
+        refuse_replica(claimed(request), head.name)
         if self.visitor is not None and head.api_key in SIGNING_IN:
             return encode_answer(self._sign_in(self.visitor, head, request), head.correlation_id)
         if not self.filters.sees(head.api_key):

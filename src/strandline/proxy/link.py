@@ -55,6 +55,8 @@ class Link:
         self._reading = False
         self._closing = False
         self.is_closed = False
+        self.gate: Callable[[], bool] | None = None
+        """Asked before anything is read; where it says no, there is a pause."""
         self.received = 0
         self.sent = 0
 
@@ -138,6 +140,9 @@ class Link:
             return
         if self._straight and self._onward is not None:
             self._move(self._onward)
+            return
+        if self.gate is not None and not self.gate():
+            self.pause()
             return
         held = len(self._left)
         SCRATCH[:held] = self._left

@@ -23,6 +23,7 @@ from strandline.proxy.dialing import dial
 from strandline.proxy.door import Door
 from strandline.proxy.exchange import Realm
 from strandline.proxy.filters import Filters
+from strandline.proxy.hold import SMALL
 from strandline.proxy.link import Link
 from strandline.proxy.rules.table import RULES, SIGNING_IN, always
 from strandline.wire.kafka_frames import (
@@ -38,8 +39,9 @@ from strandline.wire.kafka_frames import (
     request_type,
     versions_known,
 )
+from strandline.wire.replica import first_replica, last_replica, refuse_replica
 from strandline.wire.retyped import names_nodes, names_topics
-from strandline.wire.skim import Seen
+from strandline.wire.skim import Seen, Skim
 
 SKIMMED: Final = frozenset({PRODUCE, FETCH})
 BEFORE_SIGNING_IN: Final = frozenset({API_VERSIONS, *SIGNING_IN})
@@ -47,15 +49,14 @@ NO_ACKS: Final = b"\0\0"
 NOT_SPOKEN: Final = -1
 LARGEST_PASSED: Final = 100 << 20
 LARGEST_GATHERED: Final = 8 << 20
-# Of who has not signed in: versions and passwords are short.
-LARGEST_OF_STRANGERS: Final = 64 << 10
+# Of who has not signed in: versions and passwords are short. They take no room from others.
+LARGEST_OF_STRANGERS: Final = SMALL
 # Answers of our own that are at work or wait for those before them, and how many bytes may wait so.
 MOST_SLOTS: Final = 64
 MOST_WAITING: Final = 4 << 20
 # What a broker says that does not lead a partition, or does not know the topic.
 MOVED: Final = frozenset({3, 6, 74, 75, 100, 103})
 SIGN_IN_S: Final = 30.0
-REQUEST_S: Final = 60.0
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +92,8 @@ class Session:
         self._waiting = 0
         """Bytes of answers that are ready and cannot leave yet."""
         self._passing = 0
+        self._skim: Skim | None = None
+        """Of the request that passes, where it has to be followed."""
         self._gathered: bytearray | None = None
         self._item = object()
         """Of the request that is gathered, for the hold."""
@@ -128,17 +131,24 @@ class Session:
         try:
             while at < end:
                 if self._passing:
-                    part = min(self._passing, end - at)
+                    stop = at + min(self._passing, end - at)
+                    part = stop - at if self._skim is None else self._follow(self._skim, view[at:stop])
                     self._passing -= part
                     at += part
+                    if at < stop:
+                        break
                 elif self._gathered is not None and self._head is not None:
+                    if not self._may_gather():
+                        self._link.pause()
+                        break
                     self._to_broker(view[sent:at])
                     part = min(self._head.frame - len(self._gathered), end - at)
                     self._gathered += view[at : at + part]
+                    self._hold.take(self._item, self._head.size, part)
                     sent = at = at + part
                     if len(self._gathered) == self._head.frame:
                         self._answer(self._head, self._gathered)
-                        self._gathered = self._head = None
+                        self._gathered = self._head = self._link.gate = None
                 elif self.state is Client.DRAINING:
                     # What had begun has come whole; nothing more is taken.
                     self._link.pause()
@@ -150,9 +160,19 @@ class Session:
         finally:
             # Requests that came together go on together, also those before one that cannot be read.
             self._to_broker(view[sent:at])
-        if self._passing and self._backend is not None and self._link.straight(self._passing, self._backend.link):
+        unseen = self._passing if self._skim is None else 0
+        if unseen and self._backend is not None and self._link.straight(unseen, self._backend.link):
             self._passing = 0
         return at
+
+    def _follow(self, skim: Skim, view: memoryview) -> int:
+        """How much of a request that passes may go on. The rest comes again, with more."""
+        used = skim.feed(view)
+        if len(view) == self._passing:
+            if used < len(view) or not skim.is_done:
+                raise MalformedFrame("a request that ends too early")
+            self._skim = None
+        return used
 
     def _begin(self, head: Head, view: memoryview) -> bool:
         """Decide what becomes of a request; False when that has to wait."""
@@ -174,16 +194,19 @@ class Session:
             largest = LARGEST_OF_STRANGERS
         if head.size > largest:
             raise MalformedFrame(f"{head.name} of {head.size:,} bytes; {largest:,} are allowed")
-        item = object()
-        if not self._has_room() or not self._hold.admit(item, head.size, self._drained):
+        if not self._has_room():
             self._link.pause()
             return False
-        self._item = item
         # Whoever asks for versions may name any; what is counted by version must not grow with them.
         self._count(head if is_spoken else head._replace(version=NOT_SPOKEN))
         self._begun_at = self._loop.time()
-        self._head, self._gathered = head, bytearray()
+        self._head, self._gathered, self._item = head, bytearray(), object()
+        self._link.gate = self._may_gather
         return True
+
+    def _may_gather(self) -> bool:
+        """Whether there is room for more of the request that is gathered, if one is."""
+        return self._head is None or self._hold.lets(self._item, self._head.size, self._drained)
 
     def _has_room(self) -> bool:
         """Whether one more answer of our own can be kept for its turn, and what it takes to get it can be sent."""
@@ -204,6 +227,10 @@ class Session:
     def _pass(self, head: Head, view: memoryview, acks_at: int) -> bool:
         if head.size > LARGEST_PASSED:
             raise MalformedFrame(f"{head.name} of {head.size:,} bytes; {LARGEST_PASSED:,} are allowed")
+        replica = first_replica(view, head)
+        if replica is None:
+            return False
+        refuse_replica(replica, head.name)
         if self._backend is None or self._at_work:
             self._link.pause()
             if self._backend is None:
@@ -216,7 +243,7 @@ class Session:
             answer = Passed(head.correlation_id, head.api_key, head.version)
         self._count(head)
         SIZE.pack_into(view, CORRELATION_AT, self._backend.next_correlation(answer))
-        self._passing = head.frame
+        self._passing, self._skim = head.frame, last_replica(head)
         return True
 
     # Answers of our own
@@ -298,7 +325,7 @@ class Session:
         may_read = self.broker is not Broker.CONNECTING or self._at_work
         full = self._backend is not None and self._backend.link.is_full
         wants_more = self._is_within if self.state is Client.DRAINING else self._has_room() or self._is_within
-        if wants_more and may_read and not full:
+        if wants_more and may_read and not full and not self._link.is_reading and self._may_gather():
             self._link.resume()
 
     @property
@@ -359,11 +386,13 @@ class Session:
         is_owed = self._at_work or (self._backend is not None and self._backend.answered < self._backend.passed)
         if moved != self._moved or (is_owed and not self._link.is_full):
             self._moved, self._moved_at = moved, now
+        if self._hold.waits(self._drained):
+            self._begun_at = now
         silent = None if self._backend is None else self._backend.silent_for(now, self.here.cluster.limits.answer_s)
         if self.state in (Client.GREETING, Client.SIGNING_IN) and now - self._opened_at > SIGN_IN_S:
             self.close(ConnectionError(f"the client has not signed in within {SIGN_IN_S:g} s"))
-        elif self._gathered is not None and now - self._begun_at > REQUEST_S:
-            self.close(ConnectionError(f"a request did not come whole within {REQUEST_S:g} s"))
+        elif self._head is not None and now - self._begun_at > (within := self._hold.within(self._head.size)):
+            self.close(ConnectionError(f"a request did not come whole within {within:g} s"))
         elif now - self._moved_at > self._idle_s:
             self.close(ConnectionError(f"the client has taken and sent nothing for {self._idle_s:g} s"))
         elif silent is not None and self._backend is not None:
@@ -399,6 +428,8 @@ class Session:
             log.log(level, "%s: connection closed: %s", self.peer, error)
         for task in self._tasks:
             task.cancel()
+        self._gathered = self._head = None
+        self._hold.forget(self._drained)
         self._hold.release(self._item)
         if self._connected is not None:
             self._connected.cancel()

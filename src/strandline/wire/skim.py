@@ -56,7 +56,7 @@ class Seen:
 
 
 class Skim:
-    """Follows one answer, from behind its correlation id on."""
+    """Follows one answer, from behind its correlation id on; or one request."""
 
     __slots__ = ("_steps", "_want", "skip")
 
@@ -64,6 +64,11 @@ class Skim:
         self._steps = steps
         first = next(steps)
         self.skip, self._want = max(-first, 0), max(first, 0)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all that was to come has come."""
+        return not self.skip and not self._want
 
     def feed(self, view: memoryview) -> int:
         """Look at what comes next; how many of these bytes may be sent on. The others must come again, with more."""
@@ -84,7 +89,7 @@ class Skim:
                 skip, want = (-step, 0) if step < 0 else (0, step)
         except StopIteration:
             if at < end:
-                raise MalformedFrame(f"{end - at} bytes behind the end of an answer") from None
+                raise MalformedFrame(f"{end - at} bytes behind the end") from None
             skip = want = 0
         self.skip, self._want = skip, want
         return at
@@ -117,27 +122,27 @@ class _Flexible:
 
     @staticmethod
     def count() -> Number:
-        return max((yield from _uvarint()) - 1, 0)
+        return max((yield from uvarint_steps()) - 1, 0)
 
     blob = count
 
     @staticmethod
     def string() -> Steps:
-        size = (yield from _uvarint()) - 1
+        size = (yield from uvarint_steps()) - 1
         if size > 0:
             yield -size
 
     @staticmethod
     def tags(seen: Seen, *, node: int | None = None, hidden: int | None = None) -> Steps:
         """Tagged fields: the one in which a node's id stands first, and the one that is not for clients."""
-        for _ in range((yield from _uvarint())):
+        for _ in range((yield from uvarint_steps())):
             tag = yield 1
             number = tag[0]
             if number == hidden:
                 tag[0] = UNKNOWN_TAG
             if number & 0x80:
-                yield from _uvarint()
-            size = yield from _uvarint()
+                yield from uvarint_steps()
+            size = yield from uvarint_steps()
             if number == node:
                 if not I32.size <= size <= LONGEST_TAG:
                     raise MalformedFrame(f"a node in a field of {size} bytes")
@@ -178,7 +183,8 @@ def _topic(form: type[_Legacy | _Flexible], *, by_id: bool) -> Steps:
         yield from form.string()
 
 
-def _uvarint() -> Number:
+def uvarint_steps() -> Number:
+    """A number of variable length."""
     value = shift = 0
     while True:
         byte = (yield 1)[0]
