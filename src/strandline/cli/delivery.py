@@ -13,6 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 from strandline.clock import SystemClock
 from strandline.errors import AuthenticationFailed, BrokerRefused, BrokerUnreachable, OptionError, StrandlineError
 from strandline.kafka.librdkafka import AWAY, SAFE, asking, client, translated
+from strandline.kafka.listener import explained
 from strandline.units import Nanos
 
 ANSWER_WITHIN = 10.0
@@ -34,6 +35,7 @@ class Delivery:
 
     def __init__(self, settings: Mapping[str, str], topic: str, partitions: int | None) -> None:
         self.topic = topic
+        self._settings = settings
         self._address = settings["bootstrap.servers"]
         self._failure: KafkaError | None = None
         self._trouble: KafkaError | None = None
@@ -52,7 +54,7 @@ class Delivery:
                 "queue.buffering.max.kbytes": QUEUE_BYTES >> 10,
             },
         )
-        with asking(self._address):
+        with asking(self._address, settings):
             try:
                 self._keeps_ms = self._prepare(admin, partitions)
             except KafkaException as error:
@@ -139,7 +141,7 @@ class Delivery:
         if trouble.code() in {KafkaError._AUTHENTICATION, KafkaError._SSL}:
             return AuthenticationFailed(trouble.str())
         if error.code() in AWAY:
-            return translated(trouble if trouble.code() in AWAY else error, self._address)
+            return explained(translated(trouble if trouble.code() in AWAY else error, self._address), self._settings)
         if error.code() < 0:
             return BrokerUnreachable(self._address, trouble.str())
         return BrokerRefused(error.name(), f"topic '{self.topic}'")

@@ -20,6 +20,7 @@ class Listing:
     """Asks the brokers, as one who may read what is committed."""
 
     def __init__(self, settings: Mapping[str, object], within: timedelta = timedelta(seconds=20)) -> None:
+        self._settings = settings
         self._address = str(settings.get("bootstrap.servers"))
         self._admin = client(AdminClient, settings)
         self._within = within.total_seconds()
@@ -62,5 +63,5 @@ class Listing:
         return sorted(Partition(topic, number) for number in found.partitions)
 
     def _asked(self, ask: Callable[[], T]) -> T:
-        with asking(self._address):
+        with asking(self._address, self._settings):
             return ask()

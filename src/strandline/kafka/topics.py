@@ -27,7 +27,7 @@ async def ensure_topics(
     # Referred to until all is done: an AdminClient that is collected cancels what it was asked for.
     admin = client(AdminClient, settings)
     address = str(settings.get("bootstrap.servers"))
-    with asking(address):
+    with asking(address, settings):
         await asyncio.to_thread(_ensure, admin, list(topics), like, address, within.total_seconds())
 
 
