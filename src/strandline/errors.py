@@ -115,11 +115,13 @@ class OutputClosed(OutputLost):
 class CannotListen(StrandlineError):
     """A port of ours that cannot be listened on, such as one that another process has."""
 
-    def __init__(self, host: str, port: int, error: OSError) -> None:
+    def __init__(self, host: str, port: int, error: OSError, setting: str | None = None) -> None:
+        """`setting` is where the address came from."""
         # What an event loop says for itself is a sentence with the address in it once more.
         number = error.errno or 0
         problem = os.strerror(number) if number > 0 else error.strerror or str(error)
-        super().__init__(f"cannot listen on {host}:{port}: {problem}")
+        remedy = "" if setting is None else f"; change {setting}"
+        super().__init__(f"cannot listen on {host}:{port}: {problem}{remedy}")
 
 
 class SameCluster(StrandlineError):

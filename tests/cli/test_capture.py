@@ -158,6 +158,18 @@ def test_wrong_use_is_one_clear_line(arguments: list[str], code: int, told: str)
     assert "hunter2" not in result.stderr
 
 
+@pytest.mark.parametrize("option", ["listen", "observe"])
+def test_a_port_that_is_taken_is_told_with_its_option(option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        place = f"127.0.0.1:{stranger.getsockname()[1]}"
+        places = {"listen": "127.0.0.1:0", "observe": "127.0.0.1:0", option: place}
+        given = [f"--{name}={value}" for name, value in places.items()]
+        result = run_warm("capture", *given, "--to", "http://h", "--reliable", "none", "--kafka", "127.0.0.1:1")
+    assert result.returncode == 1
+    problem = f"cannot listen on {place}: Address already in use; change --{option}, or {option} in the file"
+    assert result.stderr.splitlines()[-1] == f"strandline: {problem}"
+
+
 @pytest.mark.soak
 def test_a_body_of_a_gigabyte_takes_no_more_memory_than_a_small_one(kafka: KafkaCluster) -> None:
     size, piece = 1 << 30, b"x" * (1 << 18)

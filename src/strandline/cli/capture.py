@@ -132,7 +132,11 @@ async def _run(settings: Settings, to: str, pages: tuple[str, int] | None) -> No
         proxy = Proxy(settings)
         registry = CollectorRegistry()
         registry.register(Metrics(proxy.counts, proxy.publisher))
-        observed = nullcontext() if pages is None else Observed(*pages, registry, lambda: _not_ready(proxy))
+        observed = (
+            nullcontext()
+            if pages is None
+            else Observed(*pages, registry, lambda: _not_ready(proxy), setting="--observe, or observe in the file")
+        )
         with observed:
             if isinstance(observed, Observed):
                 print(f"strandline: {observed.address}/metrics", file=sys.stderr, flush=True)

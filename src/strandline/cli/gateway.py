@@ -213,7 +213,7 @@ def _observed(
         return
     registry = CollectorRegistry()
     registry.register(Metrics(state))
-    with Observed(*pages, registry, not_ready) as observed:
+    with Observed(*pages, registry, not_ready, setting="observe in the file") as observed:
         print(f"strandline: {observed.address}/metrics", file=sys.stderr, flush=True)
         yield
 
