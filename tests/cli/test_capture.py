@@ -63,7 +63,7 @@ def test_it_says_where_it_captures_and_at_the_end_what_it_did(kafka: KafkaCluste
                 process.send_signal(signal.SIGTERM)
                 _, told = await asyncio.to_thread(process.communicate, None, TIMEOUT)
                 assert process.returncode == 0
-                assert "1 requests on 1 connections, 3 records written" in told
+                assert "1 request on 1 connection, 3 records written" in told
                 writer.close()
                 return text
 

@@ -153,10 +153,10 @@ def test_the_command_fails_where_something_is_wrong_and_says_what(
         return Outcome(written=5, seen=4, connects=3, faults=["verify-0, partition 0: offset 3 was never seen"])
 
     monkeypatch.setattr(command, "run_trial", found)
-    with pytest.raises(StrandlineError, match="ws://gateway:1 did not keep its word: 1 faults"):
+    with pytest.raises(StrandlineError, match="ws://gateway:1 did not keep its word: 1 fault"):
         command.verify(url="ws://gateway:1", topic="t", kafka="127.0.0.1:1")
     told = capsys.readouterr().out
-    assert told.endswith("1 faults\n  verify-0, partition 0: offset 3 was never seen\n")
+    assert told.endswith("1 fault\n  verify-0, partition 0: offset 3 was never seen\n")
 
 
 def test_the_command_ends_when_it_is_told_to_and_says_that_nothing_is_proven(kafka: KafkaCluster) -> None:

@@ -21,9 +21,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from strandline.cli.commands import app
-from strandline.cli.fleet import summary
+from strandline.cli.fleet import progress, summary
 from strandline.errors import OptionError
-from strandline.replay.messages import Report
+from strandline.replay.messages import Figures, Report
 from strandline.replay.roster import Roster
 from strandline.spark.places import check_workers, local_slots
 from strandline.stack import KafkaCluster
@@ -314,6 +314,10 @@ def test_a_fleet_that_sent_nothing_tells_no_lateness_and_one_member_is_one() -> 
     for attempt in (0, 1):
         roster.report(Report(task=0, attempt=attempt, host="h", pid=1, at=0), Nanos(0))
     assert summary(roster) == ["0 requests sent by 2 members; results: none; 1 member started anew"]
+    sent = Report(task=0, attempt=1, host="h", pid=1, at=0, figures=Figures(sent=1))
+    roster.report(sent, Nanos(0))
+    assert summary(roster) == ["1 request sent by 2 members; results: none; 1 member started anew"]
+    assert progress(roster).endswith("   0 records behind   0 mismatches")
 
 
 @pytest.mark.parametrize(

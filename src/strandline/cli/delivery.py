@@ -11,6 +11,7 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from strandline.clock import SystemClock
+from strandline.counts import counted
 from strandline.errors import AuthenticationFailed, BrokerRefused, BrokerUnreachable, OptionError, StrandlineError
 from strandline.kafka.librdkafka import AWAY, SAFE, asking, client, translated
 from strandline.kafka.listener import explained
@@ -71,7 +72,7 @@ class Delivery:
             admin.create_topics([new])[self.topic].result(ANSWER_WITHIN)
             return None
         if partitions is not None and partitions != len(found.partitions):
-            raise OptionError(f"topic '{self.topic}' is there and has {len(found.partitions)} partitions")
+            raise OptionError(f"topic '{self.topic}' is there and has {counted(len(found.partitions), 'partition')}")
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
         config = admin.describe_configs([resource])[resource].result(ANSWER_WITHIN)
         is_by_time = config["message.timestamp.type"].value == "CreateTime"
@@ -109,7 +110,9 @@ class Delivery:
         while left := self._producer.flush(POLL_WITHIN):
             self._check()
             if clock.monotonic() > deadline:
-                raise BrokerUnreachable(self._address, f"{left:,} records were not acknowledged in time")
+                raise BrokerUnreachable(
+                    self._address, f"{counted(left, 'record was', 'records were')} not acknowledged in time"
+                )
         self._check()
 
     def __enter__(self) -> Self:
