@@ -44,3 +44,5 @@ def test_a_port_in_use_is_named() -> None:
         port = stranger.getsockname()[1]
         with pytest.raises(StrandlineError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
             Observed("127.0.0.1", port, CollectorRegistry(), list)
+        with pytest.raises(StrandlineError, match=r"Address already in use; change observe in the file$"):
+            Observed("127.0.0.1", port, CollectorRegistry(), list, setting="observe in the file")

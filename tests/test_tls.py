@@ -1,5 +1,6 @@
-"""The certificate and the key of a server: which of them cannot be used, and why."""
+"""The certificate and the key of a server: which of them cannot be used, and why; and a server that speaks no TLS."""
 
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from strandline.errors import OptionError
 from strandline.stack.certificates import Authority
-from strandline.tls import serving
+from strandline.tls import is_answered_without, serving
 
 CASES: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "no certificate": (lambda c, k: c.unlink(), "tls.certificate: {c} cannot be read: No such file or directory"),
@@ -45,3 +46,18 @@ def test_the_file_that_cannot_be_used_is_named_and_nothing_of_what_it_holds(case
     with pytest.raises(OptionError) as error:
         serving(certificate, key, "tls")
     assert str(error.value) == told.format(c=certificate, k=key)
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_without"),
+    [(b"HTTP/1.1 400 Bad Request\r\n\r\n", True), (b"\x15\x03\x03\x00\x02\x02\x28", False), (b"", False)],
+    ids=["http", "alert", "end"],
+)
+def test_an_answer_that_is_no_tls_is_told_from_a_refusal_and_from_an_end(answer: bytes, is_without: bool) -> None:
+    coming, going = ssl.MemoryBIO(), ssl.MemoryBIO()
+    coming.write(answer)
+    if not answer:
+        coming.write_eof()
+    with pytest.raises(ssl.SSLError) as refusal:
+        ssl.create_default_context().wrap_bio(coming, going, server_hostname="server").do_handshake()
+    assert is_answered_without(refusal.value) is is_without

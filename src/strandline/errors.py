@@ -23,6 +23,7 @@
     ├── KafkaError                     a Kafka cluster that does not do what we ask
     │   ├── BrokerUnreachable          no connection, no answer in time, or an answer that cannot be read
     │   │   └── NoBroker               none of a cluster's brokers answers
+    │   ├── WrongListener              a listener with TLS that is spoken to without, or the other way
     │   ├── AuthenticationFailed       credentials or certificates that one side does not take
     │   ├── Moved                      a leader that is not where it was asked, for too long
     │   ├── UnknownTopic               a topic that does not exist, or that we may not see
@@ -114,11 +115,13 @@ class OutputClosed(OutputLost):
 class CannotListen(StrandlineError):
     """A port of ours that cannot be listened on, such as one that another process has."""
 
-    def __init__(self, host: str, port: int, error: OSError) -> None:
+    def __init__(self, host: str, port: int, error: OSError, setting: str | None = None) -> None:
+        """`setting` is where the address came from."""
         # What an event loop says for itself is a sentence with the address in it once more.
         number = error.errno or 0
         problem = os.strerror(number) if number > 0 else error.strerror or str(error)
-        super().__init__(f"cannot listen on {host}:{port}: {problem}")
+        remedy = "" if setting is None else f"; change {setting}"
+        super().__init__(f"cannot listen on {host}:{port}: {problem}{remedy}")
 
 
 class SameCluster(StrandlineError):
@@ -228,6 +231,19 @@ class NoBroker(BrokerUnreachable):
         places = "--kafka, STRANDLINE_KAFKA, a configuration file, or bootstrap.servers"
         remedy = f"start Kafka there, or name another address where this one came from ({places})"
         super().__init__(address, f"no broker answers ({reason}); {remedy}")
+
+
+class WrongListener(KafkaError):
+    """A listener with TLS that is spoken to without, or the other way."""
+
+    def __init__(self, address: str, *, has_tls: bool) -> None:
+        self.address = address
+        fact = "speaks TLS, and we do not" if has_tls else "does not speak TLS"
+        protocols = "ssl or sasl_ssl" if has_tls else "plaintext or sasl_plaintext"
+        listener = "a listener without TLS" if has_tls else "a TLS listener"
+        super().__init__(
+            f"the broker at {address} {fact}; set security.protocol to {protocols}, or give the port of {listener}"
+        )
 
 
 class AuthenticationFailed(KafkaError):

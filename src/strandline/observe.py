@@ -50,7 +50,11 @@ class Observed:
         registry: CollectorRegistry,
         not_ready: NotReady,
         documents: Documents = MappingProxyType({}),
+        *,
+        setting: str | None = None,
     ) -> None:
+        """`setting` is where the address came from, to be named where it is taken."""
+
         class Pages(BaseHTTPRequestHandler):
             timeout = CLIENT_TIMEOUT
             protocol_version = "HTTP/1.0"
@@ -69,7 +73,7 @@ class Observed:
         try:
             self._server = ThreadingHTTPServer((host, port), Pages)
         except OSError as error:
-            raise CannotListen(host, port, error) from error
+            raise CannotListen(host, port, error, setting) from error
         self._thread = Thread(target=self._server.serve_forever, name="strandline-observe", daemon=True)
 
     @property

@@ -1,9 +1,15 @@
-"""The TLS of a server of ours: its certificate and key, and which of the two files cannot be used."""
+"""The TLS of a server of ours: its certificate and key, and which of the two files cannot be used.
+
+And of a server of somebody else's: whether it speaks any.
+"""
 
 import ssl
 from pathlib import Path
 
 from strandline.errors import OptionError
+
+NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
+"""What OpenSSL calls bytes that are no record of TLS; the second from its version 3.2 on."""
 
 
 def serving(certificate: Path, key: Path, section: str) -> ssl.SSLContext:
@@ -34,3 +40,8 @@ def serving(certificate: Path, key: Path, section: str) -> ssl.SSLContext:
 def _no_password() -> str:
     """OpenSSL would ask at the terminal."""
     raise ValueError("it is protected by a password")
+
+
+def is_answered_without(error: BaseException) -> bool:
+    """Whether a handshake was answered by what is no TLS. One that was broken off tells nothing for certain."""
+    return isinstance(error, ssl.SSLError) and error.reason in NOT_TLS

@@ -11,7 +11,7 @@ from strandline.capture import publisher
 from strandline.capture.connection import Connection
 from strandline.capture.proxy import Proxy
 from strandline.capture.recorder import Reliable
-from strandline.errors import BrokerUnreachable
+from strandline.errors import BrokerUnreachable, WrongListener
 from strandline.stack import KafkaCluster
 from strandline.stack.ports import free_port
 from tests.capture.support import OK, Upstream, capturing, in_kafka, new_topic, port_of, run, talk, until
@@ -213,6 +213,23 @@ def test_where_requests_wait_for_kafka_the_capture_does_not_start_without_it(mon
             pass
 
     with pytest.raises(BrokerUnreachable):
+        run(go())
+
+
+def test_a_capture_with_tls_towards_a_kafka_without_it_says_so(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "TOPIC_TIMEOUT_S", 1.0)
+
+    async def go() -> None:
+        settings = {**kafka.settings(), "security.protocol": "ssl"}
+        writer = publisher.Publisher(settings, new_topic(), buffer_bytes=1 << 20)
+        try:
+            await asyncio.to_thread(writer.create_topic, 1)
+        finally:
+            await writer.close(0)
+
+    with pytest.raises(WrongListener, match=f"^the broker at {kafka.address} does not speak TLS; "):
         run(go())
 
 

@@ -151,7 +151,7 @@ def test_its_making_opens_nothing_and_what_cannot_be_served_leaves_nothing_open(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         watch = Watch(config(place, f"127.0.0.1:{taken.getsockname()[1]}"))
         assert opened() == []
-        with pytest.raises(CannotListen), watch:
+        with pytest.raises(CannotListen, match=r"; change observe in the file$"), watch:
             pass
     assert opened() == []
 

@@ -244,7 +244,7 @@ def test_the_next_leader_reads_what_is_not_finished_and_keeps_the_slot(either: P
     either.sql("insert into b values (2)")
     state = record.state()
     assert state is not None
-    assert str(state) == "1 of 2 tables, 1 of 2 chunks, 1 rows"
+    assert str(state) == "1 of 2 tables, 1 of 2 chunks, 1 row"
     second = SnapshotRecord(either.dsn, either.slot, 2)
     with take_again(either.dsn, second) as again:
         assert again.view.point > first.view.point == either.confirmed()

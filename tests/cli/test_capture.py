@@ -63,7 +63,7 @@ def test_it_says_where_it_captures_and_at_the_end_what_it_did(kafka: KafkaCluste
                 process.send_signal(signal.SIGTERM)
                 _, told = await asyncio.to_thread(process.communicate, None, TIMEOUT)
                 assert process.returncode == 0
-                assert "1 requests on 1 connections, 3 records written" in told
+                assert "1 request on 1 connection, 3 records written" in told
                 writer.close()
                 return text
 
@@ -156,6 +156,18 @@ def test_wrong_use_is_one_clear_line(arguments: list[str], code: int, told: str)
     assert result.returncode == code
     assert told in result.stderr.splitlines()[-1]
     assert "hunter2" not in result.stderr
+
+
+@pytest.mark.parametrize("option", ["listen", "observe"])
+def test_a_port_that_is_taken_is_told_with_its_option(option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        place = f"127.0.0.1:{stranger.getsockname()[1]}"
+        places = {"listen": "127.0.0.1:0", "observe": "127.0.0.1:0", option: place}
+        given = [f"--{name}={value}" for name, value in places.items()]
+        result = run_warm("capture", *given, "--to", "http://h", "--reliable", "none", "--kafka", "127.0.0.1:1")
+    assert result.returncode == 1
+    problem = f"cannot listen on {place}: Address already in use; change --{option}, or {option} in the file"
+    assert result.stderr.splitlines()[-1] == f"strandline: {problem}"
 
 
 @pytest.mark.soak

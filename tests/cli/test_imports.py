@@ -13,7 +13,15 @@ from cyclopts import CycloptsError
 
 from strandline.cli import delivery
 from strandline.cli.commands import app
-from strandline.errors import BrokerUnreachable, CannotImport, OptionError, StrandlineError, UnknownTopic, UsageError
+from strandline.errors import (
+    BrokerUnreachable,
+    CannotImport,
+    OptionError,
+    StrandlineError,
+    UnknownTopic,
+    UsageError,
+    WrongListener,
+)
 from strandline.ordered import Earliest, OrderedConsumer, Topic
 from strandline.stack import KafkaCluster
 from strandline.units import Nanos
@@ -259,3 +267,12 @@ def test_a_broker_that_is_not_there_is_told_with_its_address(
     with pytest.raises(BrokerUnreachable, match=r"^Kafka at 127\.0\.0\.1:1: .*Connection refused"):
         command(page, "--kafka", "127.0.0.1:1")
     assert capfd.readouterr().err == ""
+
+
+def test_tls_to_a_broker_without_it_is_told(
+    kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "ANSWER_WITHIN", 1.0)
+    page = har(tmp_path / "page.har", entry(1, "/a"))
+    with pytest.raises(WrongListener, match=f"^the broker at {kafka.address} does not speak TLS; "):
+        import_(kafka, page, "--set", "security.protocol=ssl")

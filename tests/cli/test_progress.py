@@ -30,4 +30,5 @@ def test_before_anything_is_read_no_time_is_reached() -> None:
 def test_the_summary_says_what_was_read_what_was_kept_and_what_is_lost() -> None:
     assert summary(3_000, 3_000, 2.0, 0) == "3,000 records in 2.0 s (1,500 a second)"
     assert summary(3_000, 7, 2.0, 0) == "7 of 3,000 records in 2.0 s (1,500 a second)"
+    assert summary(1, 1, 2.0, 0) == "1 record in 2.0 s (0 a second)"
     assert summary(0, 0, 0.0, 2).endswith("; ranges of offsets lost, named above: 2")

@@ -16,13 +16,14 @@ from prometheus_client import CollectorRegistry
 
 from strandline.errors import CannotListen
 from strandline.gateway import server
+from strandline.gateway.messages import Start
 from strandline.gateway.metrics import Metrics
 from strandline.gateway.server import Gateway
 from strandline.gateway.session import Session
+from strandline.gateway.supervisor import Supervisor
 from strandline.logs import JsonLines
 from strandline.observe import Observed
 from strandline.stack import KafkaCluster
-from strandline.workers.crew import reserve
 from tests.gateway.support import Heard, plain, reached, run, serving, write
 from tests.ordered.support import create_topic
 from tests.support import TIMEOUT
@@ -303,9 +304,12 @@ def test_a_port_that_somebody_listens_on_is_refused(kafka: KafkaCluster, topic: 
         async with serving(kafka.address, [topic]) as gateway:
             port = int(gateway.address.rpartition(":")[2])
             second = Gateway(replace(gateway.settings, listen=("127.0.0.1", port)))
-            with pytest.raises(CannotListen, match=f"cannot listen on 127.0.0.1:{port}: Address already in use$"):
+            told = f"^cannot listen on 127.0.0.1:{port}: Address already in use; change listen in the file$"
+            with pytest.raises(CannotListen, match=told):
                 await second.__aenter__()
-            with pytest.raises(CannotListen, match=f"cannot listen on 127.0.0.1:{port}: Address already in use$"):
-                reserve("127.0.0.1", port)
+            # And where several processes are to share it.
+            start = Start(0, b"", "", {"bootstrap.servers": kafka.address}, "127.0.0.1", port, "")
+            with pytest.raises(CannotListen, match=told):
+                await Supervisor(start, gateway.settings.limits, 2).__aenter__()
 
     run(test)

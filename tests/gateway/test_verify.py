@@ -117,7 +117,9 @@ def test_a_gateway_that_drops_repeats_or_reorders_one_record_is_found_out(
         send(self, feed, sent, to)
 
     monkeypatch.setattr(Hub, "_send", cheating)
-    faults = tried(kafka, seconds=1.5).faults
+    faults: list[str] = []
+    while not changed:  # on a slow machine a trial may end before there was anything to change
+        faults = tried(kafka, seconds=1.5).faults
     assert len(changed) == 1
     assert any(fault in told for told in faults), faults
 
@@ -132,16 +134,18 @@ def test_a_gateway_that_misstates_a_gap_by_one_is_found_out(
     def cheating(self: session.Session, partition: Partition, gaps: Iterable[Gap]) -> None:
         gaps = list(gaps)
         name = "" if self._replay is None else self._replay.client_id
-        # One gap of each of those who hear everything: who hears some channels may have missed nothing by it.
-        if ALL in self.wanted and gaps and name not in misstated and gaps[0].end > gaps[0].first + 1:
+        # To those who hear everything: who hears some channels may have missed nothing by it. And whenever there is a
+        # gap: who is cut off behind a lie, and asks again for the rest, has been told the truth in the end.
+        if ALL in self.wanted and gaps and gaps[0].end > gaps[0].first + 1:
             misstated.add(name)
             gaps[0] = replace(gaps[0], end=gaps[0].end + by)
         tell(self, partition, gaps)
 
     monkeypatch.setattr(session.Session, "tell_gaps", cheating)
     monkeypatch.setattr(written, "DELETE_SHARE", 0.2)
-    faults = tried(kafka, seconds=2.5, deletes=True).faults
-    assert misstated
+    faults: list[str] = []
+    while not misstated:  # on a slow machine a trial may end before anybody was told of a gap
+        faults = tried(kafka, seconds=2.5, deletes=True).faults
     assert {told.partition(",")[0] for told in faults} <= misstated
     assert faults
 
@@ -153,10 +157,10 @@ def test_the_command_fails_where_something_is_wrong_and_says_what(
         return Outcome(written=5, seen=4, connects=3, faults=["verify-0, partition 0: offset 3 was never seen"])
 
     monkeypatch.setattr(command, "run_trial", found)
-    with pytest.raises(StrandlineError, match="ws://gateway:1 did not keep its word: 1 faults"):
+    with pytest.raises(StrandlineError, match="ws://gateway:1 did not keep its word: 1 fault"):
         command.verify(url="ws://gateway:1", topic="t", kafka="127.0.0.1:1")
     told = capsys.readouterr().out
-    assert told.endswith("1 faults\n  verify-0, partition 0: offset 3 was never seen\n")
+    assert told.endswith("1 fault\n  verify-0, partition 0: offset 3 was never seen\n")
 
 
 def test_the_command_ends_when_it_is_told_to_and_says_that_nothing_is_proven(kafka: KafkaCluster) -> None:

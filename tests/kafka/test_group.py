@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from strandline.clock import AwakeClock
-from strandline.errors import AuthenticationFailed, BrokerRefused, OptionError, UnknownTopic
+from strandline.errors import AuthenticationFailed, BrokerRefused, OptionError, UnknownTopic, WrongListener
 from strandline.kafka.events import Assigned, AtEnd, Event, Failed, Lost, Records, Revoked, Taken
 from strandline.kafka.group import GroupMember
 from strandline.kafka.ownership import Begin
@@ -388,6 +388,14 @@ def test_a_wrong_password_ends_the_member(secure_kafka: KafkaCluster) -> None:
     error = failure_of(wrong, "not-there")
     assert isinstance(error, AuthenticationFailed)
     assert "guessed" not in str(error)
+
+
+def test_a_listener_that_the_settings_do_not_fit_ends_the_member(secure_kafka: KafkaCluster) -> None:
+    for wrong in (
+        {**secure_kafka.settings(), "security.protocol": "ssl"},
+        {**secure_kafka.secure_settings(), "security.protocol": "sasl_plaintext"},
+    ):
+        assert isinstance(failure_of(wrong, "not-there"), WrongListener)
 
 
 @pytest.mark.parametrize(

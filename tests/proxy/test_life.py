@@ -8,6 +8,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +33,7 @@ from strandline.proxy.metrics import Counts
 from strandline.proxy.rules.table import SIGNING_IN
 from strandline.proxy.server import Proxy, Settings, refuse_what_does_not_fit
 from strandline.proxy.session import NOT_SPOKEN, Session
+from strandline.proxy.supervisor import Supervisor
 from strandline.stack.ports import LOOPBACK
 from strandline.wire.kafka_frames import Head
 from strandline.wire.skim import Seen
@@ -542,9 +544,25 @@ def test_one_cluster_under_two_names_is_told_when_both_have_answered() -> None:
 def test_a_port_that_is_taken_is_a_failure_and_no_wrong_use() -> None:
     async def checks() -> None:
         with socket.create_server((LOOPBACK, 0)) as stranger:
-            proxy = Proxy(settings(stranger.getsockname()[1]))
-            with pytest.raises(CannotListen, match="Address already in use"):
-                await proxy.__aenter__()
+            port = stranger.getsockname()[1]
+            told = f"^cannot listen on {LOOPBACK}:{port}: Address already in use; change listen.bootstrap_port in the"
+            with pytest.raises(CannotListen, match=told):
+                await Proxy(settings(port)).__aenter__()
+            with pytest.raises(CannotListen, match=told):
+                await Supervisor(settings(port), b"", Path()).__aenter__()
+
+    in_a_loop(checks)
+
+
+def test_a_port_of_a_broker_that_is_taken_is_told_with_its_setting(caplog: pytest.LogCaptureFixture) -> None:
+    async def checks() -> None:
+        with socket.create_server((LOOPBACK, 0)) as stranger:
+            port = stranger.getsockname()[1]
+            proxy = Proxy(settings(free_ports(5)))
+            proxy._listen_for(port, Here(next(iter(proxy.clusters.values())), 1))
+            (line,) = caplog.messages
+            reason = "Address already in use; change listen.first_broker_port in the file"
+            assert line == f"cannot listen on {LOOPBACK}:{port}: {reason}"
 
     in_a_loop(checks)
 

@@ -4,8 +4,8 @@ import asyncio
 import gc
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import uvloop
 from strandline.errors import OptionError, TargetDown, TargetRefused
 from strandline.replay.health import WhenDown
 from strandline.replay.limits import Limits
+from strandline.replay.replay import Replay
 from strandline.replay.target import Target
 from strandline.stack.certificates import Authority
 from strandline.stack.kafka import KafkaCluster
@@ -38,6 +39,7 @@ from tests.replay.support import (
     serving,
     until,
 )
+from tests.support import TIMEOUT
 
 
 def test_a_host_is_looked_up_once_for_all_who_connect_at_a_time_and_each_address_is_tried() -> None:
@@ -369,3 +371,76 @@ def test_a_wrong_certificate_ends_the_replay_with_nothing_sent_or_committed(
 
     uvloop.run(main())
     assert committed(kafka.address, topic)[0] <= 0
+
+
+@asynccontextmanager
+async def without_tls(port: int) -> AsyncIterator[int]:
+    """Answers a handshake as web servers do that speak no TLS; the port."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", port) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+NO_TLS = "https://{0}: the target does not speak TLS on this port; write http://{0}, or another port"
+
+
+@pytest.mark.parametrize("when_down", WhenDown)
+def test_https_to_a_port_without_tls_ends_the_replay_with_nothing_sent_or_committed(
+    kafka: KafkaCluster, topic: str, when_down: WhenDown
+) -> None:
+    three(kafka, topic)
+
+    async def main() -> None:
+        async with without_tls(0) as port:
+            with pytest.raises(TargetRefused) as refusal:
+                await replay(plan(kafka.address, topic, f"https://127.0.0.1:{port}", when_down=when_down))
+            assert str(refusal.value) == NO_TLS.format(f"127.0.0.1:{port}")
+
+    uvloop.run(main())
+    assert committed(kafka.address, topic)[0] <= 0
+
+
+def test_https_to_a_target_that_comes_up_without_tls_ends_the_replay(kafka: KafkaCluster, topic: str) -> None:
+    three(kafka, topic)
+
+    async def main() -> None:
+        port = free_port()
+        run = Replay(plan(kafka.address, topic, f"https://127.0.0.1:{port}"))
+        ending = asyncio.create_task(run.run())
+        await until(lambda: run.is_running and run.engine.leave.against, "the target is found down")
+        async with without_tls(port):
+            with pytest.raises(TargetRefused) as refusal:
+                await asyncio.wait_for(ending, TIMEOUT)
+        assert str(refusal.value) == NO_TLS.format(f"127.0.0.1:{port}")
+
+    uvloop.run(main())
+
+
+def test_https_to_a_target_that_answers_without_tls_for_a_while_waits_as_for_one_that_is_down(
+    kafka: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    paths = three(kafka, topic)
+    authority = Authority("test")
+    held = Held("/1")
+
+    async def main() -> None:
+        secure = secured(authority, tmp_path, "127.0.0.1")
+        async with serving(held, tls=secure) as server:
+            trust = ssl.create_default_context(cadata=authority.certificate)
+            target = Target(f"https://127.0.0.1:{server.port}", tls=trust)
+            async with running(plan(kafka.address, topic, server, target=target)) as run:
+                await until(lambda: server.paths, "one arrives")
+                await server.go_away()
+                async with without_tls(server.port):
+                    await until(lambda: run.engine.leave.against, "the target is found down")
+                held.let_go()
+                await server.start(secure)
+            assert list(dict.fromkeys(server.paths)) == paths
+
+    uvloop.run(main())
+    assert committed(kafka.address, topic) == [4]

@@ -65,6 +65,7 @@ def test_a_share_is_all_or_nothing_only_if_it_is(part: int, whole: int) -> None:
         ([True, True], {Verdict.FAILED: 10}, State.PASSED, "Passed 2 gates"),
         ([True, False], {Verdict.SAME: 10}, State.FAILED, "Failed 1 of 2 gates"),
         ([], {Verdict.SAME: 10}, State.SAME, "All 10 exchanges are the same"),
+        ([], {Verdict.SAME: 1}, State.SAME, "The one exchange is the same"),
         ([], {Verdict.SAME: 9, Verdict.SLOWER: 1}, State.DIFFERS, "9 of 10 exchanges are the same"),
     ],
 )
@@ -72,7 +73,7 @@ def test_gates_decide_the_headline_and_else_the_verdicts(
     gates: list[bool], verdicts: dict[Verdict, int], state: State, headline: str
 ) -> None:
     rules = [Gate(rule="mismatch>1%", found="0%", passed=passed) for passed in gates]
-    shown = view(replace(shop(), gates=rules, exchanges=10, verdicts=verdicts))
+    shown = view(replace(shop(), gates=rules, exchanges=sum(verdicts.values()), verdicts=verdicts))
     assert (shown.state, shown.headline) == (state, headline)
 
 

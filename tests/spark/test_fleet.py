@@ -11,20 +11,23 @@ import re
 import secrets
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from strandline.cli.commands import app
-from strandline.cli.fleet import summary
+from strandline.cli.fleet import progress, summary
 from strandline.errors import OptionError
-from strandline.replay.messages import Report
+from strandline.replay.messages import Figures, Report
+from strandline.replay.recipe import Recipe
 from strandline.replay.roster import Roster
+from strandline.spark import fleet
 from strandline.spark.places import check_workers, local_slots
 from strandline.stack import KafkaCluster
 from strandline.units import Nanos
@@ -318,6 +321,41 @@ def test_a_fleet_that_sent_nothing_tells_no_lateness_and_one_member_is_one() -> 
     for attempt in (0, 1):
         roster.report(Report(task=0, attempt=attempt, host="h", pid=1, at=0), Nanos(0))
     assert summary(roster) == ["0 requests sent by 2 members; results: none; 1 member started anew"]
+    sent = Report(task=0, attempt=1, host="h", pid=1, at=0, figures=Figures(sent=1))
+    roster.report(sent, Nanos(0))
+    assert summary(roster) == ["1 request sent by 2 members; results: none; 1 member started anew"]
+    assert progress(roster).endswith("   0 records behind   0 mismatches")
+
+
+def test_a_fleet_that_is_stopped_before_its_members_come_does_not_wait_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given_up, cancelled = threading.Event(), []
+
+    class Full:
+        """What Spark is while it has no place for a task."""
+
+        class context:  # noqa: N801  (as Places has it)
+            @staticmethod
+            def cancelAllJobs() -> None:  # noqa: N802  (Spark's name)
+                cancelled.append(True)
+                given_up.set()
+
+    monkeypatch.setattr(fleet, "_run_job", lambda *_: given_up.wait(TIMEOUT) and [])
+    kafka = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
+    stopped = fleet.Fleet(
+        fleet.FleetPlan(recipe=Recipe(target="http://127.0.0.1:1", rest={"kafka": kafka, "topic": "t"}))
+    )
+    roster = Roster(2, range(2))
+
+    async def main() -> None:
+        async with asyncio.timeout(TIMEOUT):
+            stopped.stop()
+            await stopped._lead(roster, cast("Any", Full), cast("Any", None), lambda _: None)
+
+    asyncio.run(main())
+    assert cancelled == [True]
+    assert summary(roster) == ["0 requests sent by 2 members; results: none"]
 
 
 @pytest.mark.parametrize(

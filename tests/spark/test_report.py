@@ -296,7 +296,7 @@ def test_a_replay_without_differences_has_none(spark: SparkSession, tmp_path: Pa
 def test_what_holds_no_results_is_refused_in_one_line(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path) -> None:
     with pytest.raises(StrandlineError) as none:
         report(spark, Plan(results=lines(tmp_path / "a.jsonl", [b"{}"]), out=tmp_path / "out"), now_us=NOW)
-    assert str(none.value) == f"{tmp_path / 'a.jsonl'} holds no results, only 1 records that are none"
+    assert str(none.value) == f"{tmp_path / 'a.jsonl'} holds no results, only 1 record that is none"
     with pytest.raises(StrandlineError) as unknown:
         report(
             spark, Plan(results=TopicResults(topic="no-such", kafka=kafka.settings()), out=tmp_path / "out"), now_us=NOW

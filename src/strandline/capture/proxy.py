@@ -24,6 +24,7 @@ LEFT_S = 30.0
 """One that is not followed, and whose client sends no more, is closed when nothing has come for so long."""
 TOPIC_RETRY_S = 5.0
 BACKLOG = 1024
+LISTEN = "--listen, or listen in the file"
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class Proxy:
             )
         except OSError as error:
             await self.publisher.close(0)
-            raise CannotListen(host, port, error) from error
+            raise CannotListen(host, port, error, LISTEN) from error
         except BaseException:
             await self.publisher.close(0)
             raise

@@ -20,6 +20,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from strandline.errors import BrokerRefused, BrokerUnreachable, OptionError
 from strandline.kafka.librdkafka import SAFE, translated
+from strandline.kafka.listener import explained
 
 POLL_S = 0.2
 GATHER_S = 0.02
@@ -93,7 +94,7 @@ class Publisher:
         try:
             known = admin.list_topics(timeout=TOPIC_TIMEOUT_S).topics
         except KafkaException as error:
-            raise translated(error.args[0], address) from None
+            raise explained(translated(error.args[0], address), self._settings) from None
         if self.topic in known:
             return
         try:

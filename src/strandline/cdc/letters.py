@@ -4,6 +4,7 @@ from pathlib import Path
 
 from strandline.cdc.config import DeadLetterSection
 from strandline.cdc.session import Session, quoted
+from strandline.counts import counted
 from strandline.errors import PostgresRefused
 
 MOST_COUNTED = 100_000
@@ -29,7 +30,7 @@ def _files(directory: Path) -> str:
         return f"not to be counted ({error.strerror})"
     if not count:
         return "none"
-    return "1 file" if count == 1 else f"{count:,} files"
+    return counted(count, "file")
 
 
 def _rows(session: Session, table: str) -> str:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from strandline.cdc import tables
 from strandline.cdc.published import SnapshotTable
 from strandline.cdc.session import Session, parse_lsn
+from strandline.counts import counted
 from strandline.errors import NotLeading, PostgresRefused
 from strandline.units import Nanos
 from strandline.wire.pgoutput import lsn_text
@@ -108,7 +109,7 @@ class SnapshotState(Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         rows = sum(table.rows for table in self.tables)
         tables = f"{self.tables_finished} of {len(self.tables)} tables"
-        return f"{tables}, {self.chunks_done:,} of {self.chunks:,} chunks, {rows:,} rows"
+        return f"{tables}, {self.chunks_done:,} of {self.chunks:,} chunks, {counted(rows, 'row')}"
 
 
 def snapshot_state(session: Session, slot: str) -> SnapshotState | None:

@@ -99,7 +99,7 @@ class Watch:
             if at is not None:
                 registry = CollectorRegistry()
                 registry.register(self._metrics)
-                pages = Observed(*at, registry, self._not_ready)
+                pages = Observed(*at, registry, self._not_ready, setting="observe in the file")
                 self.address = opened.enter_context(pages).address
                 thread = threading.Thread(target=self._look, name="strandline-watch", daemon=True)
                 thread.start()

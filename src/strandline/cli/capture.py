@@ -26,6 +26,7 @@ from strandline.capture.proxy import Proxy
 from strandline.cli.settings import kafka_settings
 from strandline.cli.signals import on_stop_request, once
 from strandline.config import parse_address
+from strandline.counts import counted
 from strandline.errors import OptionError, StrandlineError
 from strandline.observe import Observed
 
@@ -132,7 +133,11 @@ async def _run(settings: Settings, to: str, pages: tuple[str, int] | None) -> No
         proxy = Proxy(settings)
         registry = CollectorRegistry()
         registry.register(Metrics(proxy.counts, proxy.publisher))
-        observed = nullcontext() if pages is None else Observed(*pages, registry, lambda: _not_ready(proxy))
+        observed = (
+            nullcontext()
+            if pages is None
+            else Observed(*pages, registry, lambda: _not_ready(proxy), setting="--observe, or observe in the file")
+        )
         with observed:
             if isinstance(observed, Observed):
                 print(f"strandline: {observed.address}/metrics", file=sys.stderr, flush=True)
@@ -152,9 +157,10 @@ def _not_ready(proxy: Proxy) -> list[str]:
 
 def _summary(proxy: Proxy) -> str:
     counts, publisher = proxy.counts, proxy.publisher
-    lost = f"; {publisher.dropped:,} records dropped, {publisher.failed:,} failed"
-    late = f"; {counts.timed_out:,} requests went on without word from Kafka" if counts.timed_out else ""
+    lost = f"; {counted(publisher.dropped, 'record')} dropped, {publisher.failed:,} failed"
+    late = f"; {counted(counts.timed_out, 'request')} went on without word from Kafka" if counts.timed_out else ""
     return (
-        f"{counts.requests:,} requests on {counts.connections:,} connections, {publisher.published:,} records written"
+        f"{counted(counts.requests, 'request')} on {counted(counts.connections, 'connection')}, "
+        f"{counted(publisher.published, 'record')} written"
         f"{lost if publisher.dropped or publisher.failed else ''}{late}"
     )

@@ -31,6 +31,7 @@ from strandline.clock import SystemClock
 from strandline.config import load
 from strandline.core.beginning import Found, Lost, Make, ReadOn, RowsTooLate, TakeAgain, Unfinished, begin
 from strandline.core.spark_master import is_local
+from strandline.counts import counted
 from strandline.directories import check_directory
 from strandline.errors import (
     CannotReplicate,
@@ -249,7 +250,7 @@ def _make(
 def progress(told: dict[str, Any]) -> str:
     """What is going on."""
     rate = told.get("processedRowsPerSecond") or 0.0
-    return f"epoch {told['batchId']:,}   {told['numInputRows']:,} changes   {rate:,.0f} a second"
+    return f"epoch {told['batchId']:,}   {counted(told['numInputRows'], 'change')}   {rate:,.0f} a second"
 
 
 @app.command

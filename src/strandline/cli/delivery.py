@@ -11,8 +11,10 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from strandline.clock import SystemClock
+from strandline.counts import counted
 from strandline.errors import AuthenticationFailed, BrokerRefused, BrokerUnreachable, OptionError, StrandlineError
 from strandline.kafka.librdkafka import AWAY, SAFE, asking, client, translated
+from strandline.kafka.listener import explained
 from strandline.units import Nanos
 
 ANSWER_WITHIN = 10.0
@@ -34,6 +36,7 @@ class Delivery:
 
     def __init__(self, settings: Mapping[str, str], topic: str, partitions: int | None) -> None:
         self.topic = topic
+        self._settings = settings
         self._address = settings["bootstrap.servers"]
         self._failure: KafkaError | None = None
         self._trouble: KafkaError | None = None
@@ -52,7 +55,7 @@ class Delivery:
                 "queue.buffering.max.kbytes": QUEUE_BYTES >> 10,
             },
         )
-        with asking(self._address):
+        with asking(self._address, settings):
             try:
                 self._keeps_ms = self._prepare(admin, partitions)
             except KafkaException as error:
@@ -69,7 +72,7 @@ class Delivery:
             admin.create_topics([new])[self.topic].result(ANSWER_WITHIN)
             return None
         if partitions is not None and partitions != len(found.partitions):
-            raise OptionError(f"topic '{self.topic}' is there and has {len(found.partitions)} partitions")
+            raise OptionError(f"topic '{self.topic}' is there and has {counted(len(found.partitions), 'partition')}")
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
         config = admin.describe_configs([resource])[resource].result(ANSWER_WITHIN)
         is_by_time = config["message.timestamp.type"].value == "CreateTime"
@@ -107,7 +110,9 @@ class Delivery:
         while left := self._producer.flush(POLL_WITHIN):
             self._check()
             if clock.monotonic() > deadline:
-                raise BrokerUnreachable(self._address, f"{left:,} records were not acknowledged in time")
+                raise BrokerUnreachable(
+                    self._address, f"{counted(left, 'record was', 'records were')} not acknowledged in time"
+                )
         self._check()
 
     def __enter__(self) -> Self:
@@ -139,7 +144,7 @@ class Delivery:
         if trouble.code() in {KafkaError._AUTHENTICATION, KafkaError._SSL}:
             return AuthenticationFailed(trouble.str())
         if error.code() in AWAY:
-            return translated(trouble if trouble.code() in AWAY else error, self._address)
+            return explained(translated(trouble if trouble.code() in AWAY else error, self._address), self._settings)
         if error.code() < 0:
             return BrokerUnreachable(self._address, trouble.str())
         return BrokerRefused(error.name(), f"topic '{self.topic}'")

@@ -12,6 +12,7 @@ from strandline.cli.settings import START_WITHIN
 from strandline.cli.signals import on_stop_request
 from strandline.cli.told import is_empty, is_read
 from strandline.clock import SystemClock
+from strandline.counts import counted
 from strandline.errors import MalformedHead
 from strandline.kafka.partition import Partition
 from strandline.kafka.starts import Committed, StartAt
@@ -82,7 +83,9 @@ def dry_run(plan: Plan, start: StartAt) -> None:
             with on_stop_request(stop):
                 while not (is_stopped or consumer.is_live or rehearsal.over == owned):
                     _feed(rehearsal, consumer, plan.topic)
-                    line.show(lambda: f"{rehearsal.records:,} records read, {rehearsal.requests:,} requests")
+                    line.show(
+                        lambda: f"{counted(rehearsal.records, 'record')} read, {counted(rehearsal.requests, 'request')}"
+                    )
             rehearsal.end()
             line.clear()
             if is_stopped:
@@ -112,7 +115,7 @@ def why_nothing(plan: Plan, start: StartAt, starts: Sequence[int], ends: Sequenc
 
 def describe(found: Rehearsal, plan: Plan, hint: str) -> Iterator[str]:
     """What was found and what would come of it, line by line; with a hint, where there is no request."""
-    yield from _labelled({"capture": f"{plan.topic}, {_of(found.records, 'record')}", "target": plan.target.url})
+    yield from _labelled({"capture": f"{plan.topic}, {counted(found.records, 'record')}", "target": plan.target.url})
     if found.first is None:
         yield from _labelled({"requests": f"none; {hint}" if hint else "none"})
     else:
@@ -128,12 +131,12 @@ def _traffic(found: Rehearsal, speed: Fraction, first: Nanos) -> dict[str, str]:
     span = found.last - first
     is_free = speed == AS_FAST_AS_POSSIBLE
     peak = found.exchanges.busiest(SECOND)
-    rate = f"{_of(peak, 'request')} in the busiest second of the source"
+    rate = f"{counted(peak, 'request')} in the busiest second of the source"
     if not is_free and speed != 1:
         within = found.exchanges.busiest(Nanos(int(SECOND * speed)))
-        rate = f"{_of(within, 'request')} in the busiest second ({peak:,} at the source)"
-    at_once = _of(found.exchanges.most_at_once(), "request")
-    connections = _of(found.openings.most_at_once(), "connection")
+        rate = f"{counted(within, 'request')} in the busiest second ({peak:,} at the source)"
+    at_once = counted(found.exchanges.most_at_once(), "request")
+    connections = counted(found.openings.most_at_once(), "connection")
     takes = "as long as the target needs" if is_free else _duration(span * speed.denominator // speed.numerator)
     return {
         "connections": f"{found.connections:,}",
@@ -152,11 +155,11 @@ def _left_out(found: Rehearsal) -> dict[str, str]:
     lines = {}
     at_end = found.unsent[Cause.END]
     if never := found.unsent.total() - at_end:
-        lines["never whole"] = f"{_of(never, 'request')}, to be reported and not sent"
+        lines["never whole"] = f"{counted(never, 'request')}, to be reported and not sent"
     if at_end:
-        lines["half"] = f"{_of(at_end, 'request')} at the end of what was read, left for another time"
+        lines["half"] = f"{counted(at_end, 'request')} at the end of what was read, left for another time"
     if found.unreadable:
-        what = _of(found.unreadable, "record")
+        what = counted(found.unreadable, "record")
         lines["unreadable"] = f"{what}, to the dead letters; the first: {found.first_unreadable}"
     return lines
 
@@ -201,10 +204,6 @@ def _target(text: str) -> str:
 
 def _labelled(lines: Mapping[str, str]) -> Iterator[str]:
     return (f"{label:<12} {text}" for label, text in lines.items())
-
-
-def _of(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _time(at: Nanos) -> str:

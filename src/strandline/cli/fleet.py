@@ -15,6 +15,7 @@ from strandline.cli.replay import observed
 from strandline.cli.signals import once
 from strandline.cli.told import check_answered, check_read, late_by, results_told, unreadable
 from strandline.clock import SystemClock
+from strandline.counts import counted
 from strandline.errors import OptionError
 from strandline.observe import Observed
 from strandline.replay.fleet_metrics import FleetCollector
@@ -108,15 +109,15 @@ def _pages(fleet: Fleet, host: str, port: int) -> Observed:
 def progress(roster: Roster) -> str:
     """What is going on."""
     status, figures = roster.status, roster.figures
-    parts = [f"{len(roster.members)} of {_members(roster.workers)}", f"{figures.sent:,} sent"]
+    parts = [f"{len(roster.members)} of {counted(roster.workers, 'member')}", f"{figures.sent:,} sent"]
     if status.per_second is not None:
         parts.append(f"{status.per_second:,.0f} a second")
     if status.source_time is not None:
         parts.append(f"at {status.source_time:%Y-%m-%dT%H:%M:%SZ}")
     lags = [partition.lag for partition in status.partitions if partition.lag is not None]
-    parts.append(f"{sum(lags):,} records behind")
+    parts.append(f"{counted(sum(lags), 'record')} behind")
     parts += late_by(lateness(figures))
-    parts.append(f"{mismatches(figures):,} mismatches")
+    parts.append(counted(mismatches(figures), "mismatch", "mismatches"))
     ages = [partition.oldest.age_s for partition in status.partitions if partition.oldest is not None]
     if ages:
         parts.append(f"oldest unfinished {max(ages):.1f} s")
@@ -129,7 +130,7 @@ def summary(roster: Roster) -> list[str]:
     """What became of it all, and the clocks."""
     figures = roster.figures
     parts = [
-        f"{figures.sent:,} requests sent by {_members(roster.workers)}",
+        f"{counted(figures.sent, 'request')} sent by {counted(roster.workers, 'member')}",
         *late_by(lateness(figures)),
         results_told(figures.verdicts),
     ]
@@ -156,7 +157,3 @@ def clocks(members: Sequence[Report]) -> list[str]:
         for host, told in sorted(best.items())
         if abs(told.ahead) > told.doubt
     ]
-
-
-def _members(count: int) -> str:
-    return "1 member" if count == 1 else f"{count} members"

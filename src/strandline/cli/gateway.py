@@ -20,6 +20,7 @@ from strandline.cli.settings import kafka_settings
 from strandline.cli.signals import on_stop_request, once
 from strandline.clock import SystemClock
 from strandline.config import parse_address
+from strandline.counts import counted
 from strandline.errors import OptionError, StrandlineError
 from strandline.gateway.config import GatewayConfig, Settings, settings_of
 from strandline.gateway.messages import Start, State
@@ -64,7 +65,7 @@ def gateway(*, config: Path) -> None:
             delivered = runner.run(served)
         except asyncio.CancelledError:
             raise StrandlineError("stopped before it served anything") from None
-    print(f"strandline: {delivered:,} messages delivered", file=sys.stderr, flush=True)
+    print(f"strandline: {counted(delivered, 'message')} delivered", file=sys.stderr, flush=True)
 
 
 @app.command
@@ -133,11 +134,11 @@ def verify(
             outcome = runner.run(_tried(trial))
         except asyncio.CancelledError:
             raise StrandlineError("stopped before the end of the trial, so nothing is proven") from None
-    print(f"{_stand(trial, outcome)}, {len(outcome.faults):,} faults")
+    print(f"{_stand(trial, outcome)}, {counted(len(outcome.faults), 'fault')}")
     for fault in outcome.faults[:SHOWN]:
         print(f"  {fault}")
     if outcome.faults:
-        raise StrandlineError(f"{url} did not keep its word: {len(outcome.faults):,} faults")
+        raise StrandlineError(f"{url} did not keep its word: {counted(len(outcome.faults), 'fault')}")
 
 
 async def _tried(trial: Trial) -> Outcome:
@@ -157,8 +158,8 @@ async def _tried(trial: Trial) -> Outcome:
 
 def _stand(trial: Trial, outcome: Outcome) -> str:
     return (
-        f"{outcome.written:,} records written, {outcome.seen:,} seen by {trial.clients:,} clients on "
-        f"{outcome.connects:,} connections, {outcome.gaps:,} gaps told"
+        f"{counted(outcome.written, 'record')} written, {outcome.seen:,} seen by {counted(trial.clients, 'client')} on "
+        f"{counted(outcome.connects, 'connection')}, {counted(outcome.gaps, 'gap')} told"
     )
 
 
@@ -213,7 +214,7 @@ def _observed(
         return
     registry = CollectorRegistry()
     registry.register(Metrics(state))
-    with Observed(*pages, registry, not_ready) as observed:
+    with Observed(*pages, registry, not_ready, setting="observe in the file") as observed:
         print(f"strandline: {observed.address}/metrics", file=sys.stderr, flush=True)
         yield
 

@@ -28,6 +28,7 @@ from strandline.cli.line import ProgressLine
 from strandline.cli.settings import kafka_settings
 from strandline.cli.signals import on_stop_request
 from strandline.clock import SystemClock
+from strandline.counts import counted
 from strandline.errors import CannotImport, OptionError, StrandlineError
 from strandline.kafka.starts import TOPIC_NAME, Ago, AtTime
 from strandline.kafka.words import parse_moment
@@ -169,7 +170,9 @@ class _Job:
         for item in items:
             if self._is_stopped:
                 delivery.finish()
-                raise StrandlineError(f"stopped; {self._records:,} records were written, and the rest was not")
+                raise StrandlineError(
+                    f"stopped; {counted(self._records, 'record was', 'records were')} written, and the rest was not"
+                )
             self._progress.show(self._line)
             yield item
 
@@ -186,7 +189,8 @@ class _Job:
 
     def _line(self) -> str:
         seconds = max(1, clock.monotonic() - self._started) / 1e9
-        return f"{self._records:,} records   {self._bytes:,} bytes   {self._records / seconds:,.0f} records a second"
+        records = counted(self._records, "record")
+        return f"{records}   {self._bytes:,} bytes   {self._records / seconds:,.0f} records a second"
 
     def _write(self, record: Record, delivery: Delivery) -> None:
         if self._begin is not None:
@@ -205,7 +209,11 @@ class _Job:
         self._progress.clear()
         if self._is_strict:
             delivery.finish()
-            written = f" ({self._records:,} records before it were written)" if self._records else ""
+            written = (
+                f" ({counted(self._records, 'record before it was', 'records before it were')} written)"
+                if self._records
+                else ""
+            )
             raise CannotImport(place, f"{problem}{written}; --on-error skip goes on without it")
         self._broken += 1
         _say(f"skipped: {place}: {problem}")
@@ -215,10 +223,11 @@ class _Job:
         for gap in self._mending.shown:
             _say(str(gap))
         if self._mending.gaps > len(self._mending.shown):
-            _say(f"and {self._mending.gaps - len(self._mending.shown):,} more gaps like these")
+            more = self._mending.gaps - len(self._mending.shown)
+            _say(f"and {counted(more, 'more gap like this', 'more gaps like these')}")
         connections = self._connections + self._mending.without_start
-        counts = ((connections, "connections"), (self._requests, "requests"), (self._records, "records"))
-        told = ", ".join(f"{count:,} {what}" for count, what in counts)
+        counts = ((connections, "connection"), (self._requests, "request"), (self._records, "record"))
+        told = ", ".join(counted(count, what) for count, what in counts)
         span = "" if self._first is None else f"; {_shown(self._first)} to {_shown(self._last)}"
         _say(f"{told}, {self._bytes:,} bytes to '{topic}'{span}")
         for what, count in sorted(self._left_out.items()):

@@ -93,7 +93,7 @@ def _observed(pages: tuple[str, int] | None, served: Proxy | Supervisor) -> Iter
         return
     registry = CollectorRegistry()
     registry.register(Metrics(served.state))
-    with Observed(*pages, registry, served.not_ready) as observed:
+    with Observed(*pages, registry, served.not_ready, setting="observe in the file") as observed:
         _say(f"{observed.address}/metrics")
         yield
 

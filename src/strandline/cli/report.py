@@ -18,6 +18,7 @@ from strandline.cli.escaping import escaped
 from strandline.cli.settings import kafka_settings
 from strandline.cli.signals import on_stop_request, once
 from strandline.clock import SystemClock
+from strandline.counts import counted
 from strandline.errors import GateFailed, OptionError, StrandlineError
 from strandline.report.directory import PAGE, SUMMARY, TABLES, held
 from strandline.report.gates import parse_gates
@@ -141,7 +142,7 @@ def show(summary: Summary, console: Console) -> None:
     told = ", ".join(
         f"{summary.verdicts[verdict]:,} {verdict.value}" for verdict in Verdict if verdict in summary.verdicts
     )
-    console.print(Text(f"{summary.exchanges:,} exchanges of {escaped(summary.origin)}: {told}"))
+    console.print(Text(f"{counted(summary.exchanges, 'exchange')} of {escaped(summary.origin)}: {told}"))
     beside = {"repeated": summary.repeats, "not results": summary.malformed}
     for what, count in beside.items():
         if count:
@@ -166,15 +167,16 @@ def show(summary: Summary, console: Console) -> None:
         console.print(table)
     more = len(summary.differences) - SHOWN + summary.left_out
     if more > 0:
-        console.print(f"and {more:,} more differences")
+        console.print(f"and {counted(more, 'more difference')}")
     if summary.noise:
-        console.print(f"left out as noise: {len(summary.noise):,} places")
+        console.print(f"left out as noise: {counted(len(summary.noise), 'place')}")
     kept = summary.fidelity
     late = "   ".join(
         f"{name} {_ms(value)}"
         for name, value in (("p50", kept.late_p50_us), ("p99", kept.late_p99_us), ("max", kept.late_max_us))
     )
-    console.print(f"late by {late}; {kept.order_violations:,} out of order on {kept.connections:,} connections")
+    on = counted(kept.connections, "connection")
+    console.print(f"late by {late}; {kept.order_violations:,} out of order on {on}")
     for gate in summary.gates:
         console.print(Text(f"{'passed' if gate.passed else 'FAILED'}  {gate.rule}  found {gate.found}"))
 

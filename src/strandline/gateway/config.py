@@ -22,6 +22,8 @@ from strandline.tls import serving
 from strandline.wire.resume_token import Signer
 
 SHORTEST_KEY = 32
+LISTEN = "listen in the file"
+"""Where the address comes from."""
 
 
 class TopicSection(Section, frozen=True, kw_only=True):

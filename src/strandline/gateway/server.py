@@ -9,7 +9,7 @@ from strandline.errors import CannotListen
 from strandline.gateway.arbiter import Arbiter
 from strandline.gateway.auth import Identity, NotAllowedIn
 from strandline.gateway.commons import Commons
-from strandline.gateway.config import Settings
+from strandline.gateway.config import LISTEN, Settings
 from strandline.gateway.connection import EXPIRED, Connection
 from strandline.gateway.history import History
 from strandline.gateway.hub import Hub
@@ -93,7 +93,7 @@ class Gateway:
                 )
         except OSError as error:
             await self.tail.stop()
-            raise CannotListen(host, port, error) from error
+            raise CannotListen(host, port, error, LISTEN) from error
         self._tasks = [loop.create_task(work) for work in (self._tick(), self._give_tokens(), self._watch())]
         return self
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from strandline.gateway.arbiter import Arbiter
+from strandline.gateway.config import LISTEN
 from strandline.gateway.limits import Limits
 from strandline.gateway.messages import Counts, FromWorker, Start, State, from_worker
 from strandline.workers.crew import Crew, reserve
@@ -37,7 +38,7 @@ class Supervisor:
         return self._start.port
 
     async def __aenter__(self) -> Self:
-        self._port = reserve(self._start.host, self._start.port)
+        self._port = reserve(self._start.host, self._start.port, LISTEN)
         self._start = msgspec.structs.replace(self._start, port=self._port.getsockname()[1])
         try:
             await self._crew.__aenter__()

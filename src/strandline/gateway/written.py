@@ -58,7 +58,7 @@ class Writer:
         self._producer = self._new_producer()
         self._failures: list[str] = []
         self._number = 0
-        with asking(self._kafka["bootstrap.servers"]):
+        with asking(self._kafka["bootstrap.servers"], self._kafka):
             known = self._admin.list_topics(topic, timeout=START_S).topics[topic]
         if known.error is not None:
             raise UnknownTopic(topic, self._kafka["bootstrap.servers"])

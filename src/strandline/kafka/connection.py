@@ -24,7 +24,8 @@ from kio.serial import entity_reader
 from kio.serial.errors import SerialError
 from kio.static.protocol import RequestPayload, ResponsePayload
 
-from strandline.errors import AuthenticationFailed, BrokerUnreachable, MalformedFrame
+from strandline.errors import AuthenticationFailed, BrokerUnreachable, MalformedFrame, WrongListener
+from strandline.kafka.listener import Listener, is_alert, spoken
 from strandline.kafka.security import Sasl, Security
 from strandline.wire.kafka_frames import SIZE, encode_request
 from strandline.wire.vetted import vetted
@@ -57,7 +58,8 @@ class _Frames(asyncio.BufferedProtocol):
 
     transport: asyncio.Transport
 
-    def __init__(self) -> None:
+    def __init__(self, address: str) -> None:
+        self.address = address
         self.failure: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._size = memoryview(bytearray(SIZE.size))
@@ -73,6 +75,8 @@ class _Frames(asyncio.BufferedProtocol):
         waiter = self._await(self._size)
         self.transport.write(frame)
         await waiter
+        if is_alert(self._size):
+            raise WrongListener(self.address, has_tls=True)
         (size,) = SIZE.unpack(self._size)
         if not SIZE.size <= size <= MAX_FRAME:
             raise ConnectionError(f"an answer of {size} bytes: this is not a Kafka broker, or not this listener")
@@ -140,7 +144,7 @@ class Connection:
         try:
             async with asyncio.timeout(within):
                 loop = asyncio.get_running_loop()
-                _, frames = await loop.create_connection(_Frames, host, port, ssl=security.tls)
+                _, frames = await loop.create_connection(lambda: _Frames(address), host, port, ssl=security.tls)
                 connection = cls(address, client_id, frames)
                 await connection._check_versions(within)
                 if security.sasl is not None:
@@ -149,6 +153,14 @@ class Connection:
         except ssl.SSLCertVerificationError as error:
             raise AuthenticationFailed(f"the certificate of {address} is refused: {error.verify_message}") from error
         except (OSError, TimeoutError) as error:
+            # Where Kafka has no TLS it breaks a handshake off, as it does when it goes away: so it is asked.
+            is_broken_off = isinstance(error, ssl.SSLError | ConnectionResetError | ConnectionAbortedError)
+            if (
+                security.tls is not None
+                and is_broken_off
+                and await asyncio.to_thread(spoken, host, port) is Listener.PLAIN
+            ):
+                raise WrongListener(address, has_tls=False) from error
             raise BrokerUnreachable(address, str(error) or f"no answer within {within:g} s") from error
         except BaseException:
             if frames is not None:

@@ -4,12 +4,14 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Timer
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import KafkaException
 
 from strandline.errors import AuthenticationFailed, BrokerRefused, KafkaError, NoBroker, OptionError
+from strandline.kafka.listener import explained
 
 Client = TypeVar("Client")
 
@@ -48,17 +50,20 @@ def _masked(text: str, settings: Mapping[str, object]) -> str:
 
 
 @contextmanager
-def asking(address: str) -> Iterator[None]:
-    """Around what waits for an answer of librdkafka: that it is waited for is logged, and its errors become ours."""
+def asking(address: str, settings: Mapping[str, object] = MappingProxyType({})) -> Iterator[None]:
+    """Around what waits for an answer of librdkafka: that it is waited for is logged, and its errors become ours.
+
+    With the settings of the client, also a listener that they do not fit is told.
+    """
     waiting = Timer(PATIENCE_S, log.warning, ["waiting for Kafka at %s ...", address])
     waiting.daemon = True
     waiting.start()
     try:
         yield
     except KafkaException as error:
-        raise translated(error.args[0], address) from None
+        raise explained(translated(error.args[0], address), settings) from None
     except TimeoutError:
-        raise NoBroker(address, "timed out") from None
+        raise explained(NoBroker(address, "timed out"), settings) from None
     finally:
         waiting.cancel()
 

@@ -26,6 +26,7 @@ class Listing:
         told it who the brokers are. A question about offsets that is on its way then is asked again after 3 s only.
         """
         self._topic = topic
+        self._settings = settings
         self._address = str(settings.get("bootstrap.servers"))
         self._admin = client(AdminClient, settings)
         self._within = within.total_seconds()
@@ -72,5 +73,8 @@ class Listing:
         }
 
     async def _asked(self, ask: Callable[[], T]) -> T:
-        with asking(self._address):
-            return await asyncio.to_thread(ask)
+        def asked() -> T:
+            with asking(self._address, self._settings):
+                return ask()
+
+        return await asyncio.to_thread(asked)

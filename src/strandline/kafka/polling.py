@@ -18,6 +18,7 @@ from strandline.clock import AwakeClock, SystemClock
 from strandline.errors import KafkaError, UnknownTopic
 from strandline.kafka.events import AtEnd, Failed, Records, Taken
 from strandline.kafka.librdkafka import AWAY, client, translated
+from strandline.kafka.listener import explained
 from strandline.kafka.mailbox import Mailbox
 from strandline.kafka.ownership import Begin, Ownership, places
 from strandline.kafka.partition import Partition
@@ -72,6 +73,7 @@ class Polling(Thread):
         self._mail = mail
         self._poll_records = poll_records
         self._start_within = nanos(start_within)
+        self._settings = settings
         self._address = str(settings.get("bootstrap.servers"))
         callbacks = {"error_cb": self._complained, "on_commit": self._answered}
         self._consumer = client(Consumer, {**settings, **callbacks})
@@ -199,7 +201,12 @@ class Polling(Thread):
             self._doubts.setdefault(self._topics[0], (Nanos(now + patience), translated(error, self._address)))
         elif error.code() == Code._ALL_BROKERS_DOWN and self._away_since is None:
             self._away_since = now
-            log.warning("Kafka at %s is away; waiting for it", self._address)
+            away = translated(error, self._address)
+            reason = away if self._has_been_in else explained(away, self._settings)
+            if reason is not away:
+                self._doubts.setdefault(self._topics[0], (now, reason))
+            else:
+                log.warning("Kafka at %s is away; waiting for it", self._address)
 
     def _look(self, now: Nanos) -> None:
         """About once a second: the ends of partitions, and whether trouble has passed or will not."""

@@ -27,8 +27,12 @@ async def ensure_topics(
     # Referred to until all is done: an AdminClient that is collected cancels what it was asked for.
     admin = client(AdminClient, settings)
     address = str(settings.get("bootstrap.servers"))
-    with asking(address):
-        await asyncio.to_thread(_ensure, admin, list(topics), like, address, within.total_seconds())
+
+    def ensure() -> None:
+        with asking(address, settings):
+            _ensure(admin, list(topics), like, address, within.total_seconds())
+
+    await asyncio.to_thread(ensure)
 
 
 def _ensure(admin: AdminClient, topics: list[str], like: str, address: str, seconds: float) -> None:

@@ -39,6 +39,8 @@ TICK_S = 1.0
 # Who finds no file descriptor for a connection looks again after this.
 NO_FILE_S = 0.5
 NO_FILTERS = Filters()
+BOOTSTRAP = "listen.bootstrap_port in the file"
+BROKERS = "listen.first_broker_port in the file"
 
 log = logging.getLogger(__name__)
 
@@ -316,7 +318,8 @@ class Proxy:
         try:
             sock = _listening_on(host, port, shared=self._shares_ports)
         except OSError as error:
-            raise CannotListen(host, port, error) from error
+            setting = BOOTSTRAP if port == self.settings.bootstrap_port else BROKERS
+            raise CannotListen(host, port, error, setting) from error
         self._listening[port] = sock, here
         asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, port)
 

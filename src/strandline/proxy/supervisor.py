@@ -18,7 +18,7 @@ from strandline.proxy.messages import (
     from_worker,
 )
 from strandline.proxy.metrics import Counts
-from strandline.proxy.server import Settings, refuse_what_does_not_fit
+from strandline.proxy.server import BOOTSTRAP, Settings, refuse_what_does_not_fit
 from strandline.workers.crew import Crew, reserve
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Supervisor:
 
     async def __aenter__(self) -> Self:
         # Who is there twice is told so. Ports of brokers are the workers' own: they come and go.
-        self._port = reserve(self._settings.host, self._settings.bootstrap_port)
+        self._port = reserve(self._settings.host, self._settings.bootstrap_port, BOOTSTRAP)
         try:
             await self._crew.__aenter__()
         except BaseException:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum
 
+from strandline import tls
 from strandline.core.retry import Backoff
 from strandline.errors import StrandlineError, TargetDown, TargetRefused
 from strandline.replay.leave import Leave, Reason
@@ -91,6 +92,8 @@ class Health:
             problem = f"its certificate is not taken ({error.verify_message}); name its authority with --target-ca"
             self._fail(TargetRefused(self._target.url, problem))
             return Refused.PARK
+        if self._is_wrong_use(error):
+            return Refused.PARK
         if self._when_down is WhenDown.FAIL:
             return Refused.FAIL if refusals >= MOST_REFUSALS else BACKOFF.delay(refusals, 0)
         if self._probing is None:
@@ -102,6 +105,14 @@ class Health:
             self._leave.withdraw(Reason.TARGET_DOWN)
             self._probing = loop.create_task(self._probe(str(error)))
         return Refused.PARK
+
+    def _is_wrong_use(self, error: OSError | TimeoutError) -> bool:
+        """End the replay where no TLS is spoken to who asks for it. Of a target that took requests, that passes."""
+        if self._sendings() or not tls.is_answered_without(error):
+            return False
+        problem = f"the target does not speak TLS on this port; write http://{self._target.authority}, or another port"
+        self._fail(TargetRefused(self._target.url, problem))
+        return True
 
     def short(self, times: int, error: OSError | TimeoutError) -> Nanos | Refused:
         """This machine could not make a request's connection, so often by now: how long to wait, or what else to do."""
@@ -130,6 +141,8 @@ class Health:
                             # Nothing makes room while the clock stands still.
                             now = "is tried"
                             break
+                        if self._is_wrong_use(error):
+                            return
                         problem = str(error)
         except TimeoutError:
             self._fail(TargetDown(self._target.url, self._patience, problem))

@@ -113,6 +113,11 @@ class Roster:
         return [self._latest[task] for task in sorted(self._latest)]
 
     @property
+    def is_deserted(self) -> bool:
+        """Whether some members have not come yet, and all that came have said their last: nobody is left to drain."""
+        return len(self._latest) < self.workers and all(r.is_last for r in self.members)
+
+    @property
     def failed(self) -> Report | None:
         """The member that said why the run cannot go on."""
         return next((r for r in self.members if r.failure is not None), None)

@@ -156,6 +156,11 @@ class Fleet:
                 task.add_done_callback(self._evicting.discard)
             if roster.failed is not None and not self._stopping.is_set():
                 self.stop()
+            if self._stopping.is_set() and roster.is_deserted:
+                # Who has not come yet holds nothing, and would come only to leave: Spark may have no place for it.
+                places.context.cancelAllJobs()
+                job.cancel()
+                return
             if self._stop_by is not None and clock.monotonic() > self._stop_by:
                 places.context.cancelAllJobs()
                 job.cancel()

@@ -15,6 +15,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (as everybody calls them)
 
+from strandline.counts import counted
 from strandline.errors import NoResults
 from strandline.report.directory import PAGE, SUMMARY, TABLES, WORK, put_in_place
 from strandline.report.endpoints import Endpoints
@@ -73,9 +74,13 @@ def summarise(spark: SparkSession, plan: Plan, work: Path, *, now_us: int, say: 
     kept = spark.read.schema(schema()).parquet(literal(work / "results"))
     shapes = _shapes(kept)
     if not shapes.counts:
-        but = f", only {shapes.malformed:,} records that are none" if shapes.malformed else ""
+        but = (
+            f", only {counted(shapes.malformed, 'record that is none', 'records that are none')}"
+            if shapes.malformed
+            else ""
+        )
         raise NoResults(f"{plan.results} holds no results{but}")
-    say(f"learning what is noise in {shapes.results:,} results")
+    say(f"learning what is noise in {counted(shapes.results, 'result')}")
     names = Endpoints(shapes.counts).names(shapes.counts)
     exchanges = _put_aside(spark, gathered(kept, names), work / "exchanges")
     baseline = None
@@ -94,10 +99,10 @@ def summarise(spark: SparkSession, plan: Plan, work: Path, *, now_us: int, say: 
         spark, judged(exchanges, list(noise), regressed, plan.rules.latency), made / TABLES / "exchanges"
     )
     say("summing up")
-    counted = summing.counted(table, shapes.first_us or 0)
+    sums = summing.counted(table, shapes.first_us or 0)
     timed = summing.timed(table, shapes.first_us, shapes.last_us)
     source, target = summing.curves(durations)
-    endpoints = summing.endpoints(counted, durations, tested)
+    endpoints = summing.endpoints(sums, durations, tested)
     rows = summing.differences(table)
     told = [summing.difference_of(row) for row in rows[: summing.MOST_DIFFERENCES]]
     exchanges_in_all = sum(endpoint.count for endpoint in endpoints)
@@ -108,9 +113,9 @@ def summarise(spark: SparkSession, plan: Plan, work: Path, *, now_us: int, say: 
         first_us=shapes.first_us,
         last_us=shapes.last_us,
         exchanges=exchanges_in_all,
-        verdicts=_total(counted.verdicts.values()),
+        verdicts=_total(sums.verdicts.values()),
         gates=[],
-        fidelity=fidelity(counted.sums, timed.lateness),
+        fidelity=fidelity(sums.sums, timed.lateness),
         timeline=timed.timeline,
         source=source,
         target=target,

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812  (as everybody calls it)
 from pyspark.sql.types import StructType
 
 from strandline.core.spark_master import is_local
+from strandline.counts import counted
 from strandline.errors import OptionError, TargetError, check_type, did_you_mean
 from strandline.replay.health import WhenDown
 from strandline.replay.selection import HEADER_PROBLEM, LINE_PROBLEM, METHOD, NAME, PATH, QUERY, VALUE
@@ -203,12 +204,14 @@ def _checked(rows: DataFrame) -> int | None:
     ).first()
     assert found is not None  # noqa: S101  (an aggregate has one row)
     if found["nowhere"]:
-        raise OptionError(f"{found['nowhere']:,} rows have no connection or no time")
+        raise OptionError(f"{counted(found['nowhere'], 'row has', 'rows have')} no connection or no time")
     if found["unnamed"]:
-        raise OptionError(f"{found['unnamed']:,} requests have no method or no path; leave out: request.method IS NULL")
+        told = counted(found["unnamed"], "request has", "requests have")
+        raise OptionError(f"{told} no method or no path; leave out: request.method IS NULL")
     if found["cut"]:
+        told = counted(found["cut"], "request is", "requests are")
         raise OptionError(
-            f"{found['cut']:,} requests are not whole; raise 'bodyBytes' of http_traffic, or leave them out: "
+            f"{told} not whole; raise 'bodyBytes' of http_traffic, or leave them out: "
             "request.body_sha256 IS NOT NULL OR completeness = 'request_incomplete'"
         )
     for kind, problem in (("line", LINE_PROBLEM), ("header", HEADER_PROBLEM)):

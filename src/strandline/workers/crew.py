@@ -219,8 +219,11 @@ def _closed_on_failure(held: socket.socket) -> Iterator[None]:
         raise
 
 
-def reserve(host: str, port: int) -> socket.socket:
-    """Hold a port that the workers share, without listening on it; one that somebody else listens on is refused."""
+def reserve(host: str, port: int, setting: str) -> socket.socket:
+    """Hold a port that the workers share, without listening on it; one that somebody else listens on is refused.
+
+    `setting` is where the address came from.
+    """
     try:
         family, kind, proto, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, proto) as alone:
@@ -231,5 +234,5 @@ def reserve(host: str, port: int) -> socket.socket:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(place)
     except OSError as error:
-        raise CannotListen(host, port, error) from error
+        raise CannotListen(host, port, error, setting) from error
     return held

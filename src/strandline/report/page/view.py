@@ -78,7 +78,8 @@ def _headline(summary: Summary) -> tuple[State, str, str]:
             return State.FAILED, f"Failed {missed} of {gates}", detail
         return State.PASSED, f"Passed {gates}", detail
     if same == total:
-        return State.SAME, f"All {total:,} exchanges are the same", f"No gates were set.{slower}"
+        all_of_them = "The one exchange is" if total == 1 else f"All {total:,} exchanges are"
+        return State.SAME, f"{all_of_them} the same", f"No gates were set.{slower}"
     return State.DIFFERS, sentence, f"That is {percent(same, total)}.{slower} No gates were set."
 
 
