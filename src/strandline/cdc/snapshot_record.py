@@ -1,8 +1,8 @@
 """How far a snapshot has come, kept in Postgres beside the lease: which tables are finished, for whoever leads next.
 
 Only the leadership that took it over last writes to it, and none takes it over, begins it anew or forgets it once a
-later one has: the number of a leadership only rises. Tables are known by their oid: one that is renamed is the same, and
-one that is made anew under the same name is another.
+later one has: the number of a leadership only rises. Tables are known by their oid: one that is renamed is the same,
+and one that is made anew under the same name is another.
 """
 
 from collections.abc import Sequence
