@@ -16,7 +16,7 @@ from strandline.cdc.session import Session
 from strandline.clock import ManualClock
 from strandline.core.lease import Lease
 from strandline.errors import CannotReplicate, NotLeading, SlotBusy
-from strandline.units import nanos
+from strandline.units import Nanos, nanos
 from tests.cdc.support import Place
 from tests.support import TIMEOUT, wait_for
 
@@ -204,6 +204,53 @@ def test_a_leader_whose_publishing_stands_still_leads_no_more(led: Place) -> Non
     with pytest.raises(NotLeading, match="whoever publishes has stood still for 180 s"):
         leadership.check()
     leadership.close()
+
+
+def test_a_leader_whose_tasks_show_no_life_and_whose_epoch_does_not_end_leads_no_more(led: Place) -> None:
+    clock, minute = ManualClock(), nanos(timedelta(minutes=1))
+    leadership = acquire(led.dsn, "orders", "a", wait=LONG, term=timedelta(minutes=30), clock=clock)
+    assert leadership is not None
+
+    def renewed(epoch: int) -> None:
+        """It is asked for, with nothing changed since, until it is renewed."""
+        before = row(led)
+        leadership.check(sign=epoch)
+        wait_for(lambda: row(led).expires > before.expires or leadership.lost.is_set(), "it is renewed")
+
+    with Fence(led.dsn, "orders", leadership.number, 7, 0, grant=GRANT):
+        for _ in range(5):
+            shows_life(led)
+            renewed(7)
+            clock.advance(Nanos(2 * minute))
+            renewed(7)
+    # The epoch is done.
+    renewed(8)
+    clock.advance(Nanos(2 * minute))
+    renewed(8)
+    leadership.check()
+    leadership.check(sign=8)
+    clock.advance(Nanos(2 * minute))
+    leadership.check(sign=8)
+    clock.advance(Nanos(2 * minute))
+    # It asks, and nothing has got on.
+    wait_for(lambda: asks_in_vain(leadership), "it leads no more")
+    with pytest.raises(NotLeading, match="nothing has got on for 180 s: Spark has ended no epoch, and no task has"):
+        leadership.check(sign=8)
+    leadership.close()
+
+
+def shows_life(place: Place) -> None:
+    """A task renews its leave to send."""
+    before = row(place)
+    wait_for(lambda: row(place).granted > before.granted, "the task shows that it lives")
+
+
+def asks_in_vain(leadership: Leadership) -> bool:
+    try:
+        leadership.check(sign=8)
+    except NotLeading:
+        return True
+    return False
 
 
 def test_a_lease_that_others_change_at_the_same_moment_is_not_lost_by_it(led: Place) -> None:

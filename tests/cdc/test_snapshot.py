@@ -293,6 +293,29 @@ def test_a_finished_table_is_known_whatever_its_name_is_and_another_of_its_name_
     assert str(second.state()) == "3 of 3 tables, 3 of 3 chunks, 3 rows"
 
 
+def test_a_leader_before_neither_begins_a_snapshot_anew_nor_takes_it_over_nor_forgets_it(either: Place) -> None:
+    either.sql("create table a (id int primary key)", "create publication changes for table a")
+    first, second = (SnapshotRecord(either.dsn, either.slot, leadership) for leadership in (1, 2))
+    make_slot(either.dsn, first).close()
+    with take_again(either.dsn, second) as snapshot:
+        begun(either, second, snapshot)
+        kept = second.state()
+        # The first one stood still meanwhile, and goes on with what it was about to do.
+        for late in (first.want, lambda: first.take_over(either.confirmed()), first.forget):
+            with pytest.raises(NotLeading):
+                late()
+            assert second.state() == kept
+        second.finish()
+    # And who leads may do all of it, also where it did so before.
+    for record in (second, SnapshotRecord(either.dsn, either.slot, 3)):
+        record.take_over(either.confirmed())
+        record.want()
+        assert str(record.state()) == "0 of 0 tables, 0 of 0 chunks, 0 rows"
+        record.forget()
+        assert record.state() is None
+        record.want()
+
+
 def test_that_a_snapshot_is_due_is_known_before_the_slot_is_made(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.sql("create table a (id int primary key)", "create publication changes for table a")
 

@@ -22,10 +22,10 @@ import pytest
 from strandline.stack import FailRecords, Fault, Kinesis, Refuse, Shuffle, Throttle, TimeOut
 from strandline.stack.postgres import Postgres
 from tests.cdc.history import TABLE, TRIGGERS
-from tests.cdc.instances import PATIENCE, Instance, Trouble, await_more, family, finish, in_turn, running
+from tests.cdc.instances import PATIENCE, Instance, Trouble, await_more, family, finish, in_turn, running, signal_all
 from tests.cdc.load import Load
 from tests.cdc.support import Place
-from tests.spark.cluster import command
+from tests.spark.cluster import command, parent
 from tests.support import run_strandline, wait_for
 
 EPOCH_ROWS = 400
@@ -81,9 +81,10 @@ def config(place: Place, kinesis: Kinesis, tmp_path: Path) -> Path:
     return configured(place, kinesis, tmp_path)
 
 
-def starter(config: Path, kinesis: Kinesis) -> Start:
+def starter(config: Path, kinesis: Kinesis, *program: str) -> Start:
+    """Starts the command, or another program that is given the file."""
     numbers = itertools.count()
-    program = ["-m", "strandline", "cdc", "run", "--config", str(config)]
+    program = (*(program or ("-m", "strandline", "cdc", "run", "--config")), str(config))
     # For masters that start executors, which are not told where Spark is otherwise.
     env = {**kinesis.settings(), "SPARK_HOME": str(Path(pyspark.__file__).parent)}
     return lambda: Instance(program, config.parent / f"instance-{next(numbers)}.log", env)
@@ -124,6 +125,81 @@ def test_a_killed_leader_is_followed_by_the_next_and_nothing_is_lost(
         assert standby.end(signal.SIGTERM) == 0, standby.said()
     assert "ending in good order" in standby.said()
     assert "Traceback" not in standby.said()
+
+
+# Where tasks run, where the slot is read, and where the end of an epoch is told.
+KINDS = ("pyspark.worker", "python_streaming_source_runner", "python_streaming_sink_runner")
+
+
+def watched(leader: Instance, kind: str) -> list[int]:
+    """The Python processes of Spark of a kind that have a supervisor beside them."""
+    found = {parent(each) for each in family(leader.process.pid) if " -I -S -c " in command(each)}
+    return [each for each in found if command(each).rstrip().endswith(kind)]
+
+
+def freeze(leader: Instance, kind: str) -> list[int]:
+    """All of a kind, once there are any."""
+    wait_for(lambda: watched(leader, kind), f"{kind} has a supervisor")
+    found = watched(leader, kind)
+    signal_all(found, signal.SIGSTOP)
+    return found
+
+
+@pytest.mark.timeout(900)
+def test_a_process_of_spark_that_stands_still_is_replaced_and_the_same_leader_goes_on(
+    place: Place, kinesis: Kinesis, config: Path, seed: int
+) -> None:
+    config.write_text(config.read_text().replace("spark: {", "spark: {frozen_after_s: 3, "))
+    start = starter(config, kinesis)
+    with running(start, 1) as instances:
+        trouble = Trouble(place, start, instances, seed)
+        leader = trouble.led()
+        wait_for(leader.leads, "the slot is made", PATIENCE)
+        with Load(place, seed, publication="strandline"):
+            for kind in KINDS:
+                await_more(kinesis, place, trouble)
+                frozen = freeze(leader, kind)
+                await_more(kinesis, place, trouble)
+                assert not set(frozen) & set(family(leader.process.pid))
+        finish(kinesis, place, trouble, epoch_rows=EPOCH_ROWS)
+        assert leader.said().count("leading '") == 1, leader.said()
+
+
+# As the command, with less patience.
+HASTY = """
+import sys
+from datetime import timedelta
+from pathlib import Path
+from strandline.cli import cdc
+cdc.PATIENCE = timedelta(seconds=45)
+cdc.run(config=Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.timeout(900)
+def test_a_leader_that_gets_no_further_and_cannot_mend_it_is_followed_by_the_next(
+    place: Place, kinesis: Kinesis, config: Path, seed: int
+) -> None:
+    config.write_text(config.read_text().replace("spark: {", "spark: {frozen_after_s: 15, "))
+    start = starter(config, kinesis, "-c", HASTY)
+    with running(start, 2) as instances:
+        trouble = Trouble(place, start, instances, seed)
+        # Changes count from when the slot is made.
+        wait_for(lambda: any(each.leads() for each in instances), "one leads", PATIENCE)
+        with Load(place, seed, publication="strandline"):
+            await_more(kinesis, place, trouble)
+            leader = trouble.led()
+            # Also the processes that start others, and those that would kill them.
+            frozen = [each for each in family(leader.process.pid)[1:] if "java" not in command(each)]
+            signal_all(frozen, signal.SIGSTOP)
+            told = (
+                "any more: nothing has got on for 45 s: Spark has ended no epoch, and no task has shown that it lives"
+            )
+            wait_for(lambda: told in leader.said(), "it gives up, and says why", PATIENCE)
+            await_more(kinesis, place, trouble)
+            # With the JVM ends whoever stood still.
+            wait_for(lambda: not any(map(command, frozen)), "they are gone")
+        finish(kinesis, place, trouble, epoch_rows=EPOCH_ROWS)
 
 
 def figure(instance: Instance, name: str) -> float:

@@ -39,8 +39,9 @@ from strandline.spark.snapshot import Snapshot
 from strandline.spark.wal_options import WalOptions
 from strandline.stack import Kinesis, Refuse, Throttle
 from strandline.stack.postgres import Postgres
-from tests.cdc.instances import Instance, family, running
+from tests.cdc.instances import Instance, family, running, signal_all
 from tests.cdc.support import Place
+from tests.spark.cluster import command, parent
 from tests.support import TIMEOUT, run_strandline, wait_for
 
 ROWS = 2_500
@@ -74,6 +75,7 @@ def config(spark: SparkSession, place: Place, kinesis: Kinesis, tmp_path: Path) 
 postgres: {{dsn: '{place.dsn}', slot: {place.slot}, create: {{tables: [item, bare]}}}}
 kinesis: {{stream: {place.name}, region: us-east-1, endpoint_url: '{kinesis.endpoint}'}}
 leadership: {{lease_s: 3}}
+spark: {{frozen_after_s: 3}}
 checkpoint: {tmp_path / "checkpoint"}
 """)
     return file
@@ -130,16 +132,13 @@ def is_finished(place: Place) -> bool:
 
 
 def workers(leader: Instance) -> list[int]:
-    """The Python processes in which tasks of an instance run: those that come from others of their kind."""
-    daemons = [pid for pid in family(leader.process.pid)[1:] if b"pyspark.daemon" in command(pid)]
-    return daemons[1:]
+    """The Python processes in which tasks of an instance run: those that come from another of their kind."""
+    kind = "pyspark.daemon pyspark.worker"
+    return [pid for pid in family(leader.process.pid) if kind in command(pid) and kind in command(parent(pid))]
 
 
-def command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
+def are_watched(processes: list[int]) -> bool:
+    return bool(processes) and all(any(" -I -S -c " in command(each) for each in family(pid)) for pid in processes)
 
 
 def instance_of(config: Path, kinesis: Kinesis, told: Path) -> Instance:
@@ -148,7 +147,7 @@ def instance_of(config: Path, kinesis: Kinesis, told: Path) -> Instance:
 
 
 @pytest.mark.timeout(1200)
-def test_after_snapshot_and_stream_the_events_of_every_key_give_the_table_whoever_was_killed(
+def test_after_snapshot_and_stream_the_events_of_every_key_give_the_table_whoever_was_killed_or_frozen(
     spark: SparkSession, place: Place, kinesis: Kinesis, config: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     seed = int(os.environ.get("STRANDLINE_SEED") or random.randrange(1 << 32))
@@ -163,6 +162,12 @@ def test_after_snapshot_and_stream_the_events_of_every_key_give_the_table_whoeve
         before = arrived(kinesis, place)
         kinesis.set_faults(place.name, slow)
         wait_for(lambda: arrived(kinesis, place) > before + 200, "rows arrive again", PATIENCE)
+        kinesis.set_faults(place.name, still)
+        wait_for(lambda: are_watched(workers(first)), "each has a supervisor")
+        signal_all(workers(first), signal.SIGSTOP)
+        before = arrived(kinesis, place)
+        kinesis.set_faults(place.name, slow)
+        wait_for(lambda: arrived(kinesis, place) > before + 200, "rows arrive from others", PATIENCE)
         kinesis.set_faults(place.name, still)
         assert "snapshot      under way since" in run_strandline("cdc", "status", "--config", config).stdout
         first.end(signal.SIGKILL)

@@ -43,8 +43,9 @@ class Task:
 
 @pytest.fixture
 def place(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    # It is for processes of Spark.
+    # They are for processes of Spark.
     monkeypatch.setattr(sink, "settle", lambda: None)
+    monkeypatch.setattr(sink, "stay_supervised", lambda _: None)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "local")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "local")
     with Place(postgres) as place:

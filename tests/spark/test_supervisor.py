@@ -1,4 +1,4 @@
-"""The supervisor beside a member: it kills its own parent when that stands still, and nobody else."""
+"""The supervisor beside a process of Spark: it kills its own parent when that stands still, and nobody else."""
 
 import os
 import signal
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from strandline.spark import supervisor
+from tests.cdc.instances import family
 from tests.support import TIMEOUT, wait_for
 
 PROGRAM = """
@@ -25,6 +26,16 @@ while True:
         child.wait()
         time.sleep(1000)
     time.sleep(0.02)
+"""
+
+WAITING = """
+import time
+from datetime import timedelta
+from strandline.spark.supervised import stay_supervised
+for _ in range(2):
+    stay_supervised(timedelta(seconds=2))
+print("waits", flush=True)
+time.sleep(1000)
 """
 
 
@@ -81,3 +92,24 @@ def test_a_process_that_is_not_its_parent_is_never_touched() -> None:
         assert process.stdout.readline() == "it has ended\n"
         wait_for(lambda: not is_running(supervising), "the supervisor is gone")
         assert other.poll() is None
+
+
+def test_a_process_that_only_waits_lives_and_has_one_supervisor_also_where_that_was_killed() -> None:
+    process = subprocess.Popen([sys.executable, "-c", WAITING], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "waits\n"
+        wait_for(lambda: len(family(process.pid)) == 2, "it has a supervisor")
+        first = family(process.pid)[1]
+        wait_for(lambda: waits(first), "it watches")
+        os.kill(first, signal.SIGKILL)
+        wait_for(lambda: len(family(process.pid)) == 2 and family(process.pid)[1] != first, "it has another")
+        wait_for(lambda: waits(family(process.pid)[1]), "it watches")
+        # Its main thread has done nothing meanwhile.
+        assert process.poll() is None
+        process.send_signal(signal.SIGSTOP)
+        assert process.wait(TIMEOUT) == -signal.SIGKILL
+    finally:
+        process.kill()
+        process.wait(TIMEOUT)
+        process.stdout.close()

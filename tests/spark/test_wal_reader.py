@@ -30,8 +30,9 @@ LIMIT = ReadAllAvailable()
 
 @pytest.fixture
 def place(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    # It is for processes of Spark.
+    # They are for processes of Spark.
     monkeypatch.setattr(postgres_wal, "settle", lambda: None)
+    monkeypatch.setattr(postgres_wal, "stay_supervised", lambda _: None)
     with Place(postgres) as place:
         place.prepare("create table item (id int primary key)", published="table item")
         with Session(place.dsn) as session:

@@ -142,7 +142,14 @@ class SparkSection(Section, frozen=True, kw_only=True):
 
     master: str = "local[2,4]"
     """With the number of tries of a task: a worker that was killed is replaced."""
+    frozen_after_s: Annotated[float, Meta(ge=1, le=3_600)] = 60.0
+    """A Python process of Spark that stands still for so long is killed."""
     settings: dict[str, str] = msgspec.field(default_factory=dict)
+
+    @property
+    def frozen_after(self) -> str:
+        """As an option of the source and the sink."""
+        return f"{round(self.frozen_after_s * 1_000)}ms"
 
     def __post_init__(self) -> None:
         try:
@@ -199,6 +206,7 @@ class CdcConfig(Section, frozen=True, kw_only=True):
             "maxSpillBytes": str(self.spill.bytes),
             "idleEvery": f"{round(postgres.heartbeat_s * 1_000)}ms",
             "leadership": str(leadership),
+            "frozenAfter": self.spark.frozen_after,
         }
         if events.partition_key is not None:
             options["partitionKey"] = events.partition_key
@@ -217,6 +225,7 @@ class CdcConfig(Section, frozen=True, kw_only=True):
             "dsn": self.postgres.url(),
             "lease": self.lease_name,
             "leadership": str(leadership),
+            "frozenAfter": self.spark.frozen_after,
         }
         given = {"region": kinesis.region, "endpointUrl": kinesis.endpoint_url, "shards": kinesis.shards}
         given["figuresTo"] = figures

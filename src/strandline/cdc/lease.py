@@ -20,6 +20,7 @@ from strandline.cdc.session import Session
 from strandline.clock import AwakeClock, Clock
 from strandline.core import lease as core
 from strandline.core.lease import Claim, Granted, Lease, Refused
+from strandline.core.standstill import Standstill
 from strandline.errors import NotLeading, PostgresError, PostgresRefused, SlotBusy
 from strandline.units import Nanos, nanos
 
@@ -33,8 +34,8 @@ LOCK_WAIT = 1.0
 ANSWER = 5.0
 MOST_CONFLICTS = 50
 # Whoever publishes asks several times a second whether it leads, but for when Spark begins or a snapshot is taken. One
-# that has asked and then does not for so long stands still, such as in a JVM that says nothing, and is to be replaced.
-STANDS_STILL = nanos(timedelta(minutes=3))
+# that has asked and then does not for so long, such as in a JVM that says nothing, or gets no further, is replaced.
+PATIENCE = timedelta(minutes=3)
 # So long after a lease ran out, a session that still holds the lock is taken for one that stands still.
 STUCK = nanos(timedelta(seconds=1))
 
@@ -123,7 +124,16 @@ class Leadership:
     """This instance leads, from its making until `release`, `close` or loss. Use `acquire` to get one."""
 
     def __init__(
-        self, session: Session, name: str, lease: Lease, *, asked: Nanos, now: Nanos, term: Nanos, clock: Clock
+        self,
+        session: Session,
+        name: str,
+        lease: Lease,
+        *,
+        asked: Nanos,
+        now: Nanos,
+        term: Nanos,
+        patience: Nanos,
+        clock: Clock,
     ) -> None:
         self.name = name
         self.number = lease.leadership
@@ -133,19 +143,20 @@ class Leadership:
         self._term = term
         self._clock = clock
         self._until = core.countdown(asked, Nanos(lease.expires - now), nanos(MARGIN))
-        self._checked: Nanos | None = None
+        self._standstill = Standstill(patience)
         self._failure: NotLeading | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="strandline-lease", daemon=True)
         self._thread.start()
 
-    def check(self, *, once: bool = False) -> None:
+    def check(self, *, once: bool = False, sign: object | None = None) -> None:
         """Returns while we lead; raises NotLeading from then on. Asks nobody but our own clock.
 
-        Whoever does not ask once only goes on asking: where it stops to, the lease is not renewed for it.
+        Whoever does not ask once only goes on asking: where it stops to, the lease is not renewed for it. Nor is it
+        where a sign is given and stays the same while no task that sends in our name renews its leave to.
         """
         if not once:
-            self._checked = self._clock.monotonic()
+            self._standstill.asks(sign, self._clock.monotonic())
         if self._failure is None and self._clock.monotonic() >= self._until:
             self._lose("its lease ran out before it could be renewed")
         if self._failure is not None:
@@ -165,8 +176,8 @@ class Leadership:
 
     def _renew(self) -> None:
         asked = self._clock.monotonic()
-        if self._checked is not None and asked - self._checked > STANDS_STILL:
-            self._lose(f"whoever publishes has stood still for {STANDS_STILL / 1e9:g} s")
+        if (problem := self._standstill.problem(asked)) is not None:
+            self._lose(problem)
             return
         renewed, now = change_lease(
             self._session, self.name, lambda found, now: core.renew(found, self.number, now=now, term=self._term)
@@ -175,6 +186,7 @@ class Leadership:
             self._lose(renewed.reason)
         else:
             self._until = core.countdown(asked, Nanos(renewed.expires - now), nanos(MARGIN))
+            self._standstill.tasks((renewed.claim, renewed.granted), asked)
 
     def _lose(self, problem: str) -> None:
         self._failure = self._failure or NotLeading(self.name, problem)
@@ -218,17 +230,23 @@ def acquire(
     *,
     wait: timedelta,
     term: timedelta = TERM,
+    patience: timedelta = PATIENCE,
     stop: threading.Event | None = None,
     clock: Clock | None = None,
 ) -> Leadership | None:
-    """Wait until nobody else leads and lead; None when the time is over, or `stop` is set, before that."""
+    """Wait until nobody else leads and lead; None when the time is over, or `stop` is set, before that.
+
+    Who leads and gets no further for the time of our patience leads no more.
+    """
     clock = clock or AwakeClock()
     stop = stop or threading.Event()
     deadline = time.monotonic() + wait.total_seconds()
     session = Session(dsn, timeout=ANSWER)
     try:
         while not stop.is_set():
-            pause = _locked(session, name, deadline) and _take(session, name, holder, nanos(term), clock)
+            pause = _locked(session, name, deadline) and _take(
+                session, name, holder, term=nanos(term), patience=nanos(patience), clock=clock
+            )
             if isinstance(pause, Leadership):
                 return pause
             if time.monotonic() >= deadline:
@@ -269,10 +287,12 @@ def _end_holder(session: Session, name: str, key: int) -> None:
         raise SlotBusy(problem, "have all instances connect as one role, or GRANT pg_signal_backend to it") from None
 
 
-def _take(session: Session, name: str, holder: str, term: Nanos, clock: Clock) -> Leadership | float:
+def _take(
+    session: Session, name: str, holder: str, *, term: Nanos, patience: Nanos, clock: Clock
+) -> Leadership | float:
     """Lead, or for how many seconds to wait."""
     asked = clock.monotonic()
     taken, now = change_lease(session, name, lambda found, now: core.take(found, holder, now=now, term=term))
     if isinstance(taken, Refused):
         return (taken.wait or 0) / 1e9
-    return Leadership(session, name, taken, asked=asked, now=now, term=term, clock=clock)
+    return Leadership(session, name, taken, asked=asked, now=now, term=term, patience=patience, clock=clock)

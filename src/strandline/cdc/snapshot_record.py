@@ -1,6 +1,7 @@
 """How far a snapshot has come, kept in Postgres beside the lease: which tables are finished, for whoever leads next.
 
-Only the leadership that took it over last writes to it. Tables are known by their oid: one that is renamed is the same,
+Only the leadership that took it over last writes to it, and none takes it over, begins it anew or forgets it once a
+later one has: the number of a leadership only rises. Tables are known by their oid: one that is renamed is the same,
 and one that is made anew under the same name is another.
 """
 
@@ -27,14 +28,18 @@ TABLES: Final = {
         chunks_done int not null, primary key (slot, relation))""",
 }
 WANT: Final = """
-    insert into strandline.snapshot values ($1, $2::bigint, null, clock_timestamp(), null)
-    on conflict (slot) do update set leadership = excluded.leadership, start = null, begun = excluded.begun,
-        finished = null returning slot"""
-FORGET: Final = "delete from strandline.snapshot_table where slot = $1"
-FORGET_ALL: Final = "delete from strandline.snapshot where slot = $1"
+    with wanted as (
+        insert into strandline.snapshot as kept values ($1, $2::bigint, null, clock_timestamp(), null)
+        on conflict (slot) do update set leadership = excluded.leadership, start = null, begun = excluded.begun,
+            finished = null where kept.leadership <= excluded.leadership returning slot),
+    forgotten as (delete from strandline.snapshot_table t using wanted where t.slot = wanted.slot)
+    select slot from wanted"""
+FORGET: Final = """
+    with forgotten as (delete from strandline.snapshot where slot = $1 and leadership <= $2::bigint)
+    select where not exists (select from strandline.snapshot where slot = $1 and leadership > $2::bigint)"""
 TAKE_OVER: Final = """
     update strandline.snapshot set leadership = $2::bigint, start = coalesce(start, $3::pg_lsn)
-    where slot = $1 returning start"""
+    where slot = $1 and leadership <= $2::bigint returning start"""
 START: Final = """
     update strandline.snapshot set start = $3::pg_lsn where slot = $1 and leadership = $2::bigint returning slot"""
 FINISH: Final = """
@@ -160,13 +165,12 @@ class SnapshotRecord:
         """A snapshot is due, of every table. To be said before the slot is made."""
         with Session(self._dsn) as session:
             create_snapshot_tables(session)
-            tables.ask(session, FORGET, self.slot)
             self._written(tables.ask(session, WANT, self.slot, self.leadership))
 
     def forget(self) -> None:
         """None is due any more. To be said before a slot is made without one."""
         with Session(self._dsn) as session:
-            tables.ask(session, FORGET_ALL, self.slot)
+            self._written(tables.ask(session, FORGET, self.slot, self.leadership))
 
     def start(self, point: int) -> None:
         """The slot is made, and begins here."""

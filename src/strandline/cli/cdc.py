@@ -15,7 +15,7 @@ from strandline.cdc import tables
 from strandline.cdc.acknowledged import acknowledged, create_acknowledged_table
 from strandline.cdc.checkpoint import Checkpoint, Epoch
 from strandline.cdc.config import CdcConfig, files_of
-from strandline.cdc.lease import Leadership, acquire, create_lease_table, lease_status
+from strandline.cdc.lease import PATIENCE, Leadership, acquire, create_lease_table, lease_status
 from strandline.cdc.letters import put_away
 from strandline.cdc.mark import Mark
 from strandline.cdc.publication import check_dead_letters, check_publications, create_publication
@@ -115,7 +115,9 @@ def _lead(config: CdcConfig, stop: threading.Event, watch: Watch) -> None:
     """Wait for a while to lead; publish for as long as we do."""
     dsn, holder = config.postgres.url(), f"{socket.gethostname()}:{os.getpid()}"
     term = timedelta(seconds=config.leadership.lease_s)
-    leadership = acquire(dsn, config.lease_name, holder, wait=ASK_EVERY, term=term, stop=stop)
+    # Before we give up, who is frozen is killed, and Spark runs its task again.
+    patience = max(PATIENCE, 3 * timedelta(seconds=config.spark.frozen_after_s))
+    leadership = acquire(dsn, config.lease_name, holder, wait=ASK_EVERY, term=term, patience=patience, stop=stop)
     if leadership is None:
         return
     with leadership, watch.leading(leadership):

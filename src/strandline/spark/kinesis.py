@@ -26,6 +26,7 @@ from strandline.cdc.kinesis import Sender
 from strandline.cdc.sending import FOREVER, Sent
 from strandline.errors import OptionError
 from strandline.spark.kinesis_options import SinkOptions
+from strandline.spark.supervised import stay_supervised
 from strandline.spark.worker import settle
 
 COLUMNS = ("lsn", "ordinal", "partition_key", "event")
@@ -83,6 +84,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """The epoch is delivered; Spark notes it. Whoever watches is told."""
+        stay_supervised(self._options.frozen_after)
         if self._options.figures is not None:
             told = [message for message in messages if isinstance(message, Delivered)]
             tell(self._options.figures, figures_of(batchId, told))
@@ -101,6 +103,7 @@ def figures_of(epoch: int, told: Sequence[Delivered]) -> Figures:
 def deliver(rows: Iterator[pa.RecordBatch], options: SinkOptions) -> Delivered:
     """Send the rows of a task; returns when each is accepted by the stream or safe elsewhere."""
     settle()
+    stay_supervised(options.frozen_after)
     sender, lease, passed = sender_of(options), options.lease, Passed(rows)
     if lease is None:
         return Delivered(sender.send(in_order(passed), leadership=None, fence=lambda: FOREVER), passed.committed())

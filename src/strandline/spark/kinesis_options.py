@@ -9,15 +9,17 @@ from strandline.cdc.deadletter import DeadLetterPlace, Directory, KafkaTopic, Po
 from strandline.cdc.limits import SendOptions
 from strandline.errors import OptionError
 from strandline.spark.options import KAFKA, count, known, span
+from strandline.spark.supervised import FROZEN_AFTER
 
 STREAM = ("stream", "region", "endpointUrl")
 PACE = ("shards", "inFlight", "maxRequestBytes", "maxRecordBytes", "timeout")
 PLACES = ("deadLetterDirectory", "deadLetterTopic", "deadLetterTable")
 LEASE = ("lease", "leadership")
 FIGURES = "figuresTo"
+FROZEN = "frozenAfter"
 # Spark hands on what is meant for it.
 SPARKS = {"checkpointlocation"}
-OPTIONS = {name.lower(): name for name in (*STREAM, *PACE, *PLACES, *LEASE, "dsn", FIGURES)}
+OPTIONS = {name.lower(): name for name in (*STREAM, *PACE, *PLACES, *LEASE, "dsn", FIGURES, FROZEN)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class SinkOptions:
     lease: LeaseOptions | None
     figures: str | None
     """The socket, on the driver's machine, that is told what became of each epoch."""
+    frozen_after: timedelta
+    """A process that stands still for so long is killed."""
 
     @classmethod
     def parse(cls, raw: Mapping[str, str]) -> "SinkOptions":
@@ -71,6 +75,7 @@ class SinkOptions:
             dsn=options.get("dsn"),
             lease=_lease(options),
             figures=options.get(FIGURES.lower()),
+            frozen_after=span(options, FROZEN) or FROZEN_AFTER,
         )
 
     def dead_letters(self) -> DeadLetterPlace | None:

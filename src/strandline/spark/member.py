@@ -5,14 +5,11 @@ import logging
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +35,9 @@ from strandline.replay.process import prepare_process
 from strandline.replay.recipe import Recipe
 from strandline.replay.replay import Replay
 from strandline.replay.watch import Watch
+from strandline.spark.supervised import supervised
 from strandline.units import Nanos, nanos
 
-SUPERVISOR = "supervisor.py"
 BEAT = 0.2
 DETAIL_BELOW = 5_000
 """With more requests than these waiting, what the oldest one waits for is not looked up for every report."""
@@ -68,28 +65,8 @@ def run_member(errand: Errand, task: int) -> Iterator[bytes]:
     """Replay until the driver says that it is over; the last report."""
     context = TaskContext.get()
     attempt = 0 if context is None else context.taskAttemptId()
-    with _supervised(errand.frozen_after) as pipe:
+    with supervised(errand.frozen_after) as pipe:
         yield encode(uvloop.run(Membership(errand, task, attempt).run(pipe)))
-
-
-@contextmanager
-def _supervised(frozen_after: timedelta) -> Iterator[int]:
-    """Have a process beside this one that ends it when it stands still; where to give signs of life."""
-    # Not by its path: it may lie in an archive.
-    program = files("strandline.spark").joinpath(SUPERVISOR).read_text()
-    command = [sys.executable, "-I", "-S", "-c", program, str(os.getpid()), str(frozen_after.total_seconds())]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE)
-    assert process.stdin is not None  # noqa: S101
-    os.set_blocking(process.stdin.fileno(), False)
-    try:
-        yield process.stdin.fileno()
-    finally:
-        process.stdin.close()
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 class Membership:

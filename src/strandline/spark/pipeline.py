@@ -55,8 +55,12 @@ OPTIONS = {
     # The JVM only passes rows on, and a new leader is in haste: a second compiler takes half as much as all else.
     JAVA_OPTIONS: "-XX:TieredStopAtLevel=1",
 }
-# What is on its way when we are told to stop is sent to its end, unless that takes longer.
-STOP_WITHIN_MS = 10_000
+OURS = {
+    # What is on its way when we are told to stop is sent to its end, unless that takes longer.
+    "spark.sql.streaming.stopTimeout": "10000",
+    # By what Spark tells while it has nothing to do we know that it does not stand still.
+    "spark.sql.streaming.noDataProgressEventInterval": "10000",
+}
 # Then Spark has ended, or its JVM is killed: it may not answer any more, and whoever asks it waits without an end.
 END_WITHIN_S = 60.0
 
@@ -88,7 +92,7 @@ def publish(
     Raises NotLeading when another leads, or what the query ended with. Each epoch is told as Spark tells it; `figures`
     is where it is told what became of it.
     """
-    options = {**OPTIONS, **config.spark.settings, "spark.sql.streaming.stopTimeout": str(STOP_WITHIN_MS)}
+    options = {**OPTIONS, **config.spark.settings, **OURS}
     sources = (PostgresWal, Kinesis)
     with (
         ended_in_time(lambda: leadership.lost.is_set() or stop.is_set()) as watched,
@@ -100,6 +104,7 @@ def publish(
             send_rows(spark.sparkContext, config, snapshot, leadership, stop, say=say, figures=figures)
         failures = 0
         while not stop.is_set():
+            leadership.check()
             query = _begun(spark, config, leadership, figures)
             try:
                 _watch(query, leadership, stop, tell)
@@ -110,7 +115,7 @@ def publish(
                     raise
                 log.warning("%s; it is begun again", error)
             finally:
-                query.stop()
+                _stop(query, leadership)
 
 
 @contextmanager
@@ -190,10 +195,20 @@ def served_at(master: str, driver: str | None) -> dict[str, str]:
     return {} if is_local(master) or driver is None else {"serveAt": driver}
 
 
+def _stop(query: StreamingQuery, leadership: Leadership) -> None:
+    try:
+        query.stop()
+    except (PySparkException, Py4JError, OSError):
+        # Where it cannot be stopped since it stands still, that is what there is to tell.
+        leadership.check(once=True)
+        raise
+
+
 def _watch(query: StreamingQuery, leadership: Leadership, stop: Event, tell: Tell) -> None:
-    told = -1
+    told, last = -1, None
     while not stop.wait(LOOK_EVERY):
-        leadership.check()
+        # While there is nothing to do, Spark tells of that too, every 10 s.
+        leadership.check(sign=(query.runId, last and last["timestamp"]))
         if not query.isActive:
             raise cause(str(query.exception() or "nothing was told"))
         last = query.lastProgress

@@ -12,9 +12,9 @@ from typing import Any
 
 from strandline.core.spark_master import is_local
 from strandline.errors import OptionError, StrandlineError
-from strandline.spark.member import SUPERVISOR
 from strandline.spark.session import configured, launch
 from strandline.spark.starting import JAVA_OPTIONS
+from strandline.spark.supervised import SUPERVISOR
 from strandline.temporary import Temporary
 
 MOST_FAILURES = 100

@@ -36,6 +36,7 @@ from strandline.errors import (
     RollbackUnclear,
     SlotBusy,
 )
+from strandline.spark.supervised import stay_supervised
 from strandline.spark.wal_options import WalOptions
 from strandline.spark.worker import settle
 from strandline.units import Nanos, nanos
@@ -110,6 +111,7 @@ class WalReader(DataSourceStreamReader):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         """What has come since. While Postgres is away nothing comes, but not for ever."""
+        stay_supervised(self._options.frozen_after)
         mark = Mark.read(start, self._options.ordinals)
         try:
             changes, keeper, at = self._at(mark)
@@ -150,6 +152,7 @@ class WalReader(DataSourceStreamReader):
         # Where there is nothing to read, Spark makes a partition of its own.
         if isinstance(partition, Epoch):
             settle()
+            stay_supervised(self._options.frozen_after)
             if partition.place is not None:
                 yield from fetch(partition.place)
             else:

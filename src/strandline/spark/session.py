@@ -5,14 +5,15 @@ And our data sources in any session.
 
 import logging
 import os
+import select
 import signal
-import subprocess
 import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -26,6 +27,9 @@ from strandline.errors import SparkEnded, StrandlineError
 from strandline.spark.starting import quick_python, with_archive
 from strandline.stack.java import find_java
 from strandline.temporary import Temporary
+
+if TYPE_CHECKING:
+    import subprocess
 
 LOOPBACK_ONLY = {
     "spark.driver.host": "127.0.0.1",
@@ -68,7 +72,7 @@ def opened(
                 spark.dataSource.register(source)
             yield spark
         except (Py4JError, OSError):
-            if not _has_ended(context, JVM_NOTICED_WITHIN_S):
+            if not _has_ended(jvm_of(context), JVM_NOTICED_WITHIN_S):
                 raise
             raise SparkEnded("Spark's JVM has ended by itself, or was killed") from None
         finally:
@@ -95,19 +99,22 @@ def _end(context: SparkContext) -> None:
     if process.stdin is not None:
         # At its end the JVM ends too.
         process.stdin.close()
-    try:
-        process.wait(JVM_ENDS_WITHIN_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
+    _has_ended(process, JVM_ENDS_WITHIN_S)
+    if process.returncode is None:
+        # And with it the Python processes that it has left: one that is frozen would stay.
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-def _has_ended(context: SparkContext, within_s: float) -> bool:
+def _has_ended(process: "subprocess.Popen[bytes]", within_s: float) -> bool:
+    """Whether the JVM ends in time. It is not waited for, so its number stays that of its group, and nobody else's."""
+    if process.returncode is not None:
+        return True
+    handle = os.pidfd_open(process.pid)
     try:
-        jvm_of(context).wait(within_s)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
+        return bool(select.select([handle], [], [], within_s)[0])
+    finally:
+        os.close(handle)
 
 
 def jvm_of(context: SparkContext) -> "subprocess.Popen[bytes]":

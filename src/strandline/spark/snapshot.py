@@ -31,6 +31,7 @@ from strandline.core.lease import SNAPSHOT
 from strandline.errors import OptionError
 from strandline.spark.kinesis import in_order, sender_of
 from strandline.spark.kinesis_options import SinkOptions
+from strandline.spark.supervised import stay_supervised
 from strandline.spark.wal_options import WalOptions
 from strandline.spark.worker import settle
 from strandline.units import nanos
@@ -62,6 +63,7 @@ class Errand:
     def __call__(self, given: Iterable[Chunk]) -> Iterator[Delivered]:
         """Read and send chunks; each is delivered when it is told."""
         settle()
+        stay_supervised(self.sink.frozen_after)
         lease = self.sink.lease
         if lease is None:
             raise OptionError("a snapshot is sent under a lease only")
@@ -133,7 +135,7 @@ class Snapshot:
             while not wait([job], LOOK_EVERY).done:
                 if stop.is_set():
                     return None
-                self._leadership.check()
+                self._leadership.check(sign=job)
             return job.result()
         finally:
             if not job.done():

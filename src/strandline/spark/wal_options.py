@@ -13,13 +13,15 @@ from strandline.cdc.rows import SCHEMA
 from strandline.cdc.spill import MAX_DISK
 from strandline.errors import OptionError, did_you_mean
 from strandline.spark.options import choice, count, known, span
+from strandline.spark.supervised import FROZEN_AFTER
 from strandline.wire.event import EventFormat
 
 NAMES = ("dsn", "slot", "publications", "form", "partitionKey", "splitKeyChanges", "markers", "inProgress", "serveAt")
 COLUMNS = "columns"
 LIMITS = ("maxRowsPerEpoch", "maxBytesPerEpoch", "idleEvery", "spillDirectory", "maxSpillBytes")
 LEADERSHIP = "leadership"
-OPTIONS = {name.lower(): name for name in (*NAMES, *LIMITS, COLUMNS, LEADERSHIP)}
+FROZEN = "frozenAfter"
+OPTIONS = {name.lower(): name for name in (*NAMES, *LIMITS, COLUMNS, LEADERSHIP, FROZEN)}
 REQUIRED = {"dsn": "the connection string of Postgres", "slot": "its name", "publications": "names, commas between"}
 TRUTH = ("false", "true")
 
@@ -50,6 +52,8 @@ class WalOptions:
     """How often the slot is moved on while nothing of ours is written."""
     leadership: int | None
     """Of whoever reads, where what is acknowledged is to be kept in Postgres for the next."""
+    frozen_after: timedelta
+    """A process that stands still for so long is killed."""
 
     @classmethod
     def parse(cls, raw: Mapping[str, str]) -> "WalOptions":
@@ -75,6 +79,7 @@ class WalOptions:
             max_spill_bytes=count(options, "maxSpillBytes") or MAX_DISK,
             idle_every=span(options, "idleEvery") or timedelta(seconds=10),
             leadership=count(options, LEADERSHIP),
+            frozen_after=span(options, FROZEN) or FROZEN_AFTER,
         )
 
     def changes(self, database: str, full_keys: Mapping[str, Sequence[str]]) -> ChangeSettings:
