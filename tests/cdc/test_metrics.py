@@ -108,7 +108,7 @@ def test_rows_of_a_snapshot_are_counted_and_how_far_it_is_can_be_seen_by_all(pla
     with Watch(config(place)) as watch:
         wait_for(lambda: figure(watch, "postgres_up") == 1, "it has looked")
         assert (figure(watch, "snapshot_tables"), figure(watch, "snapshot_rows_total")) == (None, 0)
-        record = SnapshotRecord(place.dsn, place.slot, 1)
+        record = SnapshotRecord(place.dsn, place.slot, 1, "lease")
         with make_slot(place.dsn, record) as snapshot:
             published = snapshot.tables("changes")
             record.begin_tables(snapshot.view.point, [(table, 2) for table in published], published)

@@ -30,6 +30,7 @@ from tests.cdc.support import Place
 from tests.support import TIMEOUT
 
 FORMAT = EventFormat(database="shop")
+LEASE = "lease"
 TYPES = (
     "create type mood as enum ('sad', 'happy')",
     "create domain positive as int check (value > 0)",
@@ -236,7 +237,7 @@ def begun(place: Place, record: SnapshotRecord, snapshot: HeldSnapshot) -> list[
 def test_the_next_leader_reads_what_is_not_finished_and_keeps_the_slot(either: Place) -> None:
     either.sql("create table a (id int primary key)", "create table b (id int primary key)")
     either.sql("insert into a values (1)", "insert into b values (1)", "create publication changes for table a, b")
-    record = SnapshotRecord(either.dsn, either.slot, 1)
+    record = SnapshotRecord(either.dsn, either.slot, 1, LEASE)
     with make_slot(either.dsn, record) as first:
         assert first.view.point == either.confirmed()
         a, b = begun(either, record, first)
@@ -245,7 +246,7 @@ def test_the_next_leader_reads_what_is_not_finished_and_keeps_the_slot(either: P
     state = record.state()
     assert state is not None
     assert str(state) == "1 of 2 tables, 1 of 2 chunks, 1 row"
-    second = SnapshotRecord(either.dsn, either.slot, 2)
+    second = SnapshotRecord(either.dsn, either.slot, 2, LEASE)
     with take_again(either.dsn, second) as again:
         assert again.view.point > first.view.point == either.confirmed()
         _, of_b = parts(either, again)
@@ -270,7 +271,7 @@ def test_a_finished_table_is_known_whatever_its_name_is_and_another_of_its_name_
     for name in ("renamed", "anew", "swapped", "gone", "dropped"):
         either.sql(f"create table {name} (id int primary key)", f"insert into {name} values (1)")
     either.sql("create publication changes for tables in schema public")
-    first, second = (SnapshotRecord(either.dsn, either.slot, leadership) for leadership in (1, 2))
+    first, second = (SnapshotRecord(either.dsn, either.slot, leadership, LEASE) for leadership in (1, 2))
     with make_slot(either.dsn, first) as snapshot:
         oids = {table.name[1]: table.oid for table in snapshot.tables("changes")}
         begun(either, first, snapshot)
@@ -295,7 +296,7 @@ def test_a_finished_table_is_known_whatever_its_name_is_and_another_of_its_name_
 
 def test_a_leader_before_neither_begins_a_snapshot_anew_nor_takes_it_over_nor_forgets_it(either: Place) -> None:
     either.sql("create table a (id int primary key)", "create publication changes for table a")
-    first, second = (SnapshotRecord(either.dsn, either.slot, leadership) for leadership in (1, 2))
+    first, second = (SnapshotRecord(either.dsn, either.slot, leadership, LEASE) for leadership in (1, 2))
     make_slot(either.dsn, first).close()
     with take_again(either.dsn, second) as snapshot:
         begun(either, second, snapshot)
@@ -307,13 +308,21 @@ def test_a_leader_before_neither_begins_a_snapshot_anew_nor_takes_it_over_nor_fo
             assert second.state() == kept
         second.finish()
     # And who leads may do all of it, also where it did so before.
-    for record in (second, SnapshotRecord(either.dsn, either.slot, 3)):
+    for record in (second, SnapshotRecord(either.dsn, either.slot, 3, LEASE)):
         record.take_over(either.confirmed())
         record.want()
         assert str(record.state()) == "0 of 0 tables, 0 of 0 chunks, 0 rows"
         record.forget()
         assert record.state() is None
         record.want()
+
+    # The numbers of another lease begin anew.
+    renamed = SnapshotRecord(either.dsn, either.slot, 1, "renamed")
+    renamed.take_over(either.confirmed())
+    with pytest.raises(NotLeading):
+        second.finish()
+    renamed.forget()
+    assert renamed.state() is None
 
 
 def test_that_a_snapshot_is_due_is_known_before_the_slot_is_made(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,7 +333,7 @@ def test_that_a_snapshot_is_due_is_known_before_the_slot_is_made(place: Place, m
 
     monkeypatch.setattr("strandline.cdc.snapshot.create_slot", killed)
     with pytest.raises(PostgresError, match="killed"):
-        make_slot(place.dsn, SnapshotRecord(place.dsn, place.slot, 1))
+        make_slot(place.dsn, SnapshotRecord(place.dsn, place.slot, 1, LEASE))
     with Session(place.dsn) as session:
         state = snapshot_state(session, place.slot)
     assert state is not None
@@ -334,10 +343,10 @@ def test_that_a_snapshot_is_due_is_known_before_the_slot_is_made(place: Place, m
 def test_a_role_that_may_not_create_needs_the_tables_and_the_rights_to_them(place: Place) -> None:
     place.sql("create table a (id int primary key)", "create publication changes for table a")
     role = place.role("poor", "replication")
-    record = SnapshotRecord(place.dsn_of(role), place.slot, 1)
+    record = SnapshotRecord(place.dsn_of(role), place.slot, 1, LEASE)
     with pytest.raises(CannotReplicate, match=r"schema strandline cannot be created: .* \(GRANT CREATE ON DATABASE"):
         record.want()
-    SnapshotRecord(place.dsn, place.slot, 1).want()
+    SnapshotRecord(place.dsn, place.slot, 1, LEASE).want()
     place.sql(f"grant usage on schema strandline to {role}")
     with pytest.raises(CannotReplicate, match="GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES"):
         record.want()
@@ -347,10 +356,10 @@ def test_a_role_that_may_not_create_needs_the_tables_and_the_rights_to_them(plac
 
 def test_a_slot_that_has_moved_on_before_its_snapshot_was_finished_is_a_loss(place: Place) -> None:
     place.sql("create table a (id int primary key)", "create publication changes for table a")
-    make_slot(place.dsn, SnapshotRecord(place.dsn, place.slot, 1)).close()
+    make_slot(place.dsn, SnapshotRecord(place.dsn, place.slot, 1, LEASE)).close()
     place.sql("insert into a values (1)", f"select pg_replication_slot_advance('{place.slot}', pg_current_wal_lsn())")
     with pytest.raises(ChangesLost, match="was acknowledged by somebody else, or the slot was made anew"):
-        take_again(place.dsn, SnapshotRecord(place.dsn, place.slot, 2))
+        take_again(place.dsn, SnapshotRecord(place.dsn, place.slot, 2, LEASE))
 
 
 @contextmanager
@@ -373,7 +382,7 @@ def test_rows_that_were_left_out_do_not_follow_changes(
 ) -> None:
     with led(place, tmp_path) as (config, leadership):
         never = msgspec.structs.replace(config, snapshot="never")
-        make_slot(place.dsn, SnapshotRecord(place.dsn, place.slot, leadership.number)).close()
+        make_slot(place.dsn, SnapshotRecord(place.dsn, place.slot, leadership.number, leadership.name)).close()
         assert take_slot(never, leadership) is None
         assert "is left so: snapshot is 'never'" in capsys.readouterr().err
         with Session(place.dsn) as session:
@@ -384,10 +393,10 @@ def test_rows_that_were_left_out_do_not_follow_changes(
 
 def test_who_leads_no_more_takes_no_snapshot_over_and_finds_no_loss(place: Place, tmp_path: Path) -> None:
     with led(place, tmp_path) as (config, leadership):
-        make_slot(place.dsn, SnapshotRecord(place.dsn, place.slot, leadership.number)).close()
+        make_slot(place.dsn, SnapshotRecord(place.dsn, place.slot, leadership.number, leadership.name)).close()
         leadership.close()
         # The next one has taken it over, finished it, and published changes.
-        SnapshotRecord(place.dsn, place.slot, leadership.number + 1).take_over(place.confirmed())
+        SnapshotRecord(place.dsn, place.slot, leadership.number + 1, leadership.name).take_over(place.confirmed())
         taken = place.sql("select leadership from strandline.snapshot")
         place.sql(f"select pg_replication_slot_advance('{place.slot}', pg_current_wal_lsn())")
         with pytest.raises(NotLeading):
@@ -400,7 +409,7 @@ def test_where_a_slot_is_made_without_rows_none_are_due_later(
 ) -> None:
     with led(place, tmp_path) as (config, leadership):
         never = msgspec.structs.replace(config, snapshot="never")
-        make_slot(place.dsn, SnapshotRecord(place.dsn, place.slot, leadership.number)).close()
+        make_slot(place.dsn, SnapshotRecord(place.dsn, place.slot, leadership.number, leadership.name)).close()
         place.sql(f"select pg_drop_replication_slot('{place.slot}')")
         assert take_slot(never, leadership) is None
         assert "deleted, since" in capsys.readouterr().err

@@ -1,8 +1,8 @@
 """How far a snapshot has come, kept in Postgres beside the lease: which tables are finished, for whoever leads next.
 
 Only the leadership that took it over last writes to it, and none takes it over, begins it anew or forgets it once a
-later one has: the number of a leadership only rises. Tables are known by their oid: one that is renamed is the same,
-and one that is made anew under the same name is another.
+later one has: the number of a leadership only rises, under one lease. Tables are known by their oid: one that is
+renamed is the same, and one that is made anew under the same name is another.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from strandline.wire.pgoutput import lsn_text
 TABLES: Final = {
     "snapshot": """create table if not exists strandline.snapshot (
         slot text primary key, leadership bigint not null, start pg_lsn, begun timestamptz not null,
-        finished timestamptz)""",
+        finished timestamptz, lease text not null)""",
     "snapshot_table": """create table if not exists strandline.snapshot_table (
         slot text references strandline.snapshot on delete cascade, relation oid, schema_name text not null,
         table_name text not null, point pg_lsn not null, rows bigint not null, chunks int not null,
@@ -29,17 +29,20 @@ TABLES: Final = {
 }
 WANT: Final = """
     with wanted as (
-        insert into strandline.snapshot as kept values ($1, $2::bigint, null, clock_timestamp(), null)
+        insert into strandline.snapshot as kept values ($1, $2::bigint, null, clock_timestamp(), null, $3)
         on conflict (slot) do update set leadership = excluded.leadership, start = null, begun = excluded.begun,
-            finished = null where kept.leadership <= excluded.leadership returning slot),
+            finished = null, lease = excluded.lease
+            where kept.leadership <= excluded.leadership or kept.lease <> excluded.lease returning slot),
     forgotten as (delete from strandline.snapshot_table t using wanted where t.slot = wanted.slot)
     select slot from wanted"""
 FORGET: Final = """
-    with forgotten as (delete from strandline.snapshot where slot = $1 and leadership <= $2::bigint)
-    select where not exists (select from strandline.snapshot where slot = $1 and leadership > $2::bigint)"""
+    with forgotten as (
+        delete from strandline.snapshot where slot = $1 and (leadership <= $2::bigint or lease <> $3))
+    select where not exists (
+        select from strandline.snapshot where slot = $1 and leadership > $2::bigint and lease = $3)"""
 TAKE_OVER: Final = """
-    update strandline.snapshot set leadership = $2::bigint, start = coalesce(start, $3::pg_lsn)
-    where slot = $1 and leadership <= $2::bigint returning start"""
+    update strandline.snapshot set leadership = $2::bigint, start = coalesce(start, $4::pg_lsn), lease = $3
+    where slot = $1 and (leadership <= $2::bigint or lease <> $3) returning start"""
 START: Final = """
     update strandline.snapshot set start = $3::pg_lsn where slot = $1 and leadership = $2::bigint returning slot"""
 FINISH: Final = """
@@ -151,10 +154,11 @@ def snapshot_state(session: Session, slot: str) -> SnapshotState | None:
 class SnapshotRecord:
     """What one leadership writes. Every word is a session of its own: there are few."""
 
-    def __init__(self, dsn: str, slot: str, leadership: int) -> None:
+    def __init__(self, dsn: str, slot: str, leadership: int, lease: str) -> None:
         self._dsn = dsn
         self.slot = slot
         self.leadership = leadership
+        self._lease = lease
 
     def state(self) -> SnapshotState | None:
         """How far it is."""
@@ -165,12 +169,12 @@ class SnapshotRecord:
         """A snapshot is due, of every table. To be said before the slot is made."""
         with Session(self._dsn) as session:
             create_snapshot_tables(session)
-            self._written(tables.ask(session, WANT, self.slot, self.leadership))
+            self._written(tables.ask(session, WANT, self.slot, self.leadership, self._lease))
 
     def forget(self) -> None:
         """None is due any more. To be said before a slot is made without one."""
         with Session(self._dsn) as session:
-            self._written(tables.ask(session, FORGET, self.slot, self.leadership))
+            self._written(tables.ask(session, FORGET, self.slot, self.leadership, self._lease))
 
     def start(self, point: int) -> None:
         """The slot is made, and begins here."""
@@ -180,7 +184,7 @@ class SnapshotRecord:
     def take_over(self, confirmed: int) -> int:
         """Go on with a snapshot that another has left; where the slot began, of which nothing was acknowledged."""
         with Session(self._dsn) as session:
-            rows = tables.ask(session, TAKE_OVER, self.slot, self.leadership, lsn_text(confirmed))
+            rows = tables.ask(session, TAKE_OVER, self.slot, self.leadership, self._lease, lsn_text(confirmed))
         self._written(rows)
         return parse_lsn(rows[0][0] or "")
 

@@ -189,7 +189,7 @@ def check_stream(config: CdcConfig) -> None:
 def take_slot(config: CdcConfig, leadership: Leadership) -> HeldSnapshot | None:
     """End whoever reads the slot: we lead. Where there is none, make it. The snapshot that has to come first."""
     dsn, slot = config.postgres.url(), config.postgres.slot
-    record = SnapshotRecord(dsn, slot, leadership.number)
+    record = SnapshotRecord(dsn, slot, leadership.number, leadership.name)
     with Session(dsn) as session:
         has_slot = look(session, slot) is not None
         if has_slot:

@@ -157,7 +157,7 @@ def send_rows(
     Gives up each of them. Raises SnapshotLost when they are lost again and again.
     """
     dsn = config.postgres.url()
-    record = SnapshotRecord(dsn, config.postgres.slot, leadership.number)
+    record = SnapshotRecord(dsn, config.postgres.slot, leadership.number, leadership.name)
     finished = failures = 0
     while True:
         try:

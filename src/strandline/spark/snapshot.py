@@ -83,7 +83,7 @@ class Snapshot:
         self._held = held
         self._publication = config.postgres.publication
         dsn = config.postgres.url()
-        self._record = SnapshotRecord(dsn, config.postgres.slot, leadership.number)
+        self._record = SnapshotRecord(dsn, config.postgres.slot, leadership.number, leadership.name)
         sink = SinkOptions.parse(config.sink_options(leadership.number))
         self._at_once = context.defaultParallelism
         self._is_paced = sink.sending.shards is not None
