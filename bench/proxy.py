@@ -34,7 +34,8 @@ from strandline.wire.kafka_frames import encode_request
 RECORDS = 1_000_000
 SIZE = 1024
 PARTITIONS = 4
-PAIRS = 5
+PAIRS = 9
+CALM_PAIRS = 5
 CALM_RATE = 1_000
 CALM_S = 10.0
 TOPICS = 100
@@ -152,7 +153,7 @@ def paired(what: str, direct: str, proxied: str, pid: int, records: int) -> tupl
 def added_ms(direct: str, proxied: str) -> tuple[float, float]:
     """What the proxy adds to the middle time of an acknowledgement and to that of the slowest in a hundred."""
     found = []
-    for number in range(PAIRS):
+    for number in range(CALM_PAIRS):
         took = {}
         for place in (direct, proxied) if number % 2 else (proxied, direct):
             took[place] = np.percentile(json.loads(by_itself("calm", place, "calm")), [50, 99])
