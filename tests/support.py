@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -26,18 +26,21 @@ from strandline.stack.jars import kafka_version, pinned
 from strandline.stack.kafka import KafkaCluster
 from strandline.stack.processes import OWNER_VARIABLE
 
+T = TypeVar("T")
+
 TIMEOUT = 120.0
 WARM = multiprocessing.get_context("forkserver")
 COMMANDS = ("capture", "commands", "imports", "proxy", "replay", "report", "tail", "up")
 WARM.set_forkserver_preload([f"strandline.cli.{name}" for name in COMMANDS])
 
 
-def wait_for(condition: Callable[[], object], what: str, timeout: float = TIMEOUT) -> None:
-    """Wait until a condition holds."""
+def wait_for(condition: Callable[[], T], what: str, timeout: float = TIMEOUT) -> T:
+    """Wait until a condition holds; what it is then."""
     deadline = time.monotonic() + timeout
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, f"still not so after {timeout:g} s: {what}"
         time.sleep(0.02)
+    return found
 
 
 @contextmanager

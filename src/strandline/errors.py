@@ -22,8 +22,8 @@
     ├── TransformFailed                a request that a transform could not make; it fails alone, the replay goes on
     ├── KafkaError                     a Kafka cluster that does not do what we ask
     │   ├── BrokerUnreachable          no connection, no answer in time, or an answer that cannot be read
-    │   │   └── NoBroker               none of a cluster's brokers answers
-    │   ├── WrongListener              a listener with TLS that is spoken to without, or the other way
+    │   │   ├── NoBroker               none of a cluster's brokers answers
+    │   │   └── WrongListener          a listener with TLS that is spoken to without, or the other way
     │   ├── AuthenticationFailed       credentials or certificates that one side does not take
     │   ├── Moved                      a leader that is not where it was asked, for too long
     │   ├── UnknownTopic               a topic that does not exist, or that we may not see
@@ -233,17 +233,14 @@ class NoBroker(BrokerUnreachable):
         super().__init__(address, f"no broker answers ({reason}); {remedy}")
 
 
-class WrongListener(KafkaError):
+class WrongListener(BrokerUnreachable):
     """A listener with TLS that is spoken to without, or the other way."""
 
     def __init__(self, address: str, *, has_tls: bool) -> None:
-        self.address = address
-        fact = "speaks TLS, and we do not" if has_tls else "does not speak TLS"
+        fact = "this listener speaks TLS, and we do not" if has_tls else "this listener does not speak TLS"
         protocols = "ssl or sasl_ssl" if has_tls else "plaintext or sasl_plaintext"
-        listener = "a listener without TLS" if has_tls else "a TLS listener"
-        super().__init__(
-            f"the broker at {address} {fact}; set security.protocol to {protocols}, or give the port of {listener}"
-        )
+        other = "one without TLS" if has_tls else "one with TLS"
+        super().__init__(address, f"{fact}; set security.protocol to {protocols}, or give the port of {other}")
 
 
 class AuthenticationFailed(KafkaError):

@@ -229,7 +229,7 @@ def test_a_capture_with_tls_towards_a_kafka_without_it_says_so(
         finally:
             await writer.close(0)
 
-    with pytest.raises(WrongListener, match=f"^the broker at {kafka.address} does not speak TLS; "):
+    with pytest.raises(WrongListener, match=f"^Kafka at {kafka.address}: this listener does not speak TLS; "):
         run(go())
 
 

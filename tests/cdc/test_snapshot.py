@@ -319,8 +319,12 @@ def test_a_leader_before_neither_begins_a_snapshot_anew_nor_takes_it_over_nor_fo
     # The numbers of another lease begin anew.
     renamed = SnapshotRecord(either.dsn, either.slot, 1, "renamed")
     renamed.take_over(either.confirmed())
-    with pytest.raises(NotLeading):
-        second.finish()
+    for other in (first, second):
+        with pytest.raises(NotLeading):
+            other.finish()
+        with pytest.raises(NotLeading):
+            other.start(5)
+    renamed.finish()
     renamed.forget()
     assert renamed.state() is None
 

@@ -274,5 +274,5 @@ def test_tls_to_a_broker_without_it_is_told(
 ) -> None:
     monkeypatch.setattr(delivery, "ANSWER_WITHIN", 1.0)
     page = har(tmp_path / "page.har", entry(1, "/a"))
-    with pytest.raises(WrongListener, match=f"^the broker at {kafka.address} does not speak TLS; "):
+    with pytest.raises(WrongListener, match=f"^Kafka at {kafka.address}: this listener does not speak TLS; "):
         import_(kafka, page, "--set", "security.protocol=ssl")

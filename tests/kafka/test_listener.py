@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from strandline.errors import KafkaError, NoBroker, UnknownTopic, WrongListener
-from strandline.kafka.cluster import host_and_port
+from strandline.kafka.cluster import Cluster, host_and_port
 from strandline.kafka.connection import Connection
 from strandline.kafka.listener import Listener, explained, spoken
 from strandline.kafka.listing import Listing
@@ -17,12 +17,12 @@ from strandline.stack.kafka import KafkaCluster
 from tests.support import TIMEOUT
 
 NO_TLS = (
-    "the broker at {} does not speak TLS; set security.protocol to plaintext or sasl_plaintext, "
-    "or give the port of a TLS listener"
+    "Kafka at {}: this listener does not speak TLS; set security.protocol to plaintext or sasl_plaintext, "
+    "or give the port of one with TLS"
 )
 TLS = (
-    "the broker at {} speaks TLS, and we do not; set security.protocol to ssl or sasl_ssl, "
-    "or give the port of a listener without TLS"
+    "Kafka at {}: this listener speaks TLS, and we do not; set security.protocol to ssl or sasl_ssl, "
+    "or give the port of one without TLS"
 )
 
 
@@ -64,13 +64,27 @@ def test_no_tls_to_a_listener_with_it_is_told(secure_kafka: KafkaCluster, reach:
     assert str(refusal.value) == TLS.format(first(settings))
 
 
+def test_behind_an_address_that_does_not_fit_another_is_tried(secure_kafka: KafkaCluster) -> None:
+    settings, plain = secure_kafka.secure_settings(), secure_kafka.settings()["bootstrap.servers"]
+
+    async def ask() -> None:
+        cluster = Cluster({**settings, "bootstrap.servers": f"{plain},{settings['bootstrap.servers']}"})
+        try:
+            await cluster.partitions(["not-there"])
+        finally:
+            cluster.close()
+
+    with pytest.raises(UnknownTopic):
+        asyncio.run(ask())
+
+
 def test_who_speaks_as_the_listener_does_is_told_nothing(secure_kafka: KafkaCluster) -> None:
     for settings in (secure_kafka.settings(), secure_kafka.secure_settings()):
         away = NoBroker("b:1", "gone")
         assert explained(away, settings) is away
         asyncio.run(by_our_own(settings))
         with pytest.raises(UnknownTopic):
-            asyncio.run(by_librdkafka(settings))
+            asyncio.run(Listing.of(settings, "not-there"))
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes(8), b"\x16\x03\x03\x00\x02\x02P"])

@@ -152,13 +152,13 @@ def test_large_requests_are_answered_beside_frames_that_never_end(proxy: Proxied
     host, port = proxy.address.split(":")
     before = proxy.requests()["east", "metadata", 7]
     # So many as would take all the room there is, were it theirs for what they say.
-    begun = struct.pack(">ihhih", LARGEST_GATHERED, 3, 7, 1, -1) + bytes(1000)
+    many, begun = MOST_BYTES // LARGEST_GATHERED, struct.pack(">ihhih", LARGEST_GATHERED, 3, 7, 1, -1) + bytes(1000)
     names = b"".join(struct.pack(">h", 9) + b"none-%04d" % number for number in range(3000))
     with ExitStack() as connections:
-        for _ in range(MOST_BYTES // LARGEST_GATHERED):
+        for _ in range(many):
             connection = connections.enter_context(socket.create_connection((host, int(port)), timeout=10))
             connection.sendall(begun)
-        wait_for(lambda: proxy.requests()["east", "metadata", 7] - before == 32, "all have begun")
+        wait_for(lambda: proxy.requests()["east", "metadata", 7] - before == many, "all have begun")
         asks = connections.enter_context(socket.create_connection((host, int(port)), timeout=30))
         asks.sendall(frame(struct.pack(">hhihi", 3, 4, 9, -1, 3000) + names + b"\0"))
         assert struct.unpack(">ii", asks.recv(8, socket.MSG_WAITALL))[1] == 9

@@ -284,7 +284,7 @@ def test_requests_of_which_much_has_come_and_no_more_make_room_for_who_waits_for
             await loop.sock_sendall(served, large(60 << 10))
             while not hold.waits(client._drained):
                 await asyncio.sleep(0)
-            now = loop.time()
+            now = eldest._begun_at
             for late in (WANTED_S - 1, WANTED_S + 1):
                 assert all(map(is_open, (eldest, stopped, client)))
                 for one in (eldest, stopped, client):

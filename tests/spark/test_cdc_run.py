@@ -139,8 +139,7 @@ def watched(leader: Instance, kind: str) -> list[int]:
 
 def freeze(leader: Instance, kind: str) -> list[int]:
     """All of a kind, once there are any."""
-    wait_for(lambda: watched(leader, kind), f"{kind} has a supervisor")
-    found = watched(leader, kind)
+    found = wait_for(lambda: watched(leader, kind), f"{kind} has a supervisor")
     signal_all(found, signal.SIGSTOP)
     return found
 
@@ -149,7 +148,7 @@ def freeze(leader: Instance, kind: str) -> list[int]:
 def test_a_process_of_spark_that_stands_still_is_replaced_and_the_same_leader_goes_on(
     place: Place, kinesis: Kinesis, config: Path, seed: int
 ) -> None:
-    config.write_text(config.read_text().replace("spark: {", "spark: {frozen_after_s: 3, "))
+    config.write_text(config.read_text().replace("spark: {", "spark: {frozen_after_s: 6, "))
     start = starter(config, kinesis)
     with running(start, 1) as instances:
         trouble = Trouble(place, start, instances, seed)

@@ -75,7 +75,7 @@ def config(spark: SparkSession, place: Place, kinesis: Kinesis, tmp_path: Path) 
 postgres: {{dsn: '{place.dsn}', slot: {place.slot}, create: {{tables: [item, bare]}}}}
 kinesis: {{stream: {place.name}, region: us-east-1, endpoint_url: '{kinesis.endpoint}'}}
 leadership: {{lease_s: 3}}
-spark: {{frozen_after_s: 3}}
+spark: {{frozen_after_s: 6}}
 checkpoint: {tmp_path / "checkpoint"}
 """)
     return file
@@ -137,8 +137,10 @@ def workers(leader: Instance) -> list[int]:
     return [pid for pid in family(leader.process.pid) if kind in command(pid) and kind in command(parent(pid))]
 
 
-def are_watched(processes: list[int]) -> bool:
-    return bool(processes) and all(any(" -I -S -c " in command(each) for each in family(pid)) for pid in processes)
+def all_watched(processes: list[int]) -> list[int]:
+    """The same, where each of them has a supervisor; else none."""
+    watched = all(any(" -I -S -c " in command(each) for each in family(pid)) for pid in processes)
+    return processes if watched else []
 
 
 def instance_of(config: Path, kinesis: Kinesis, told: Path) -> Instance:
@@ -163,8 +165,7 @@ def test_after_snapshot_and_stream_the_events_of_every_key_give_the_table_whoeve
         kinesis.set_faults(place.name, slow)
         wait_for(lambda: arrived(kinesis, place) > before + 200, "rows arrive again", PATIENCE)
         kinesis.set_faults(place.name, still)
-        wait_for(lambda: are_watched(workers(first)), "each has a supervisor")
-        signal_all(workers(first), signal.SIGSTOP)
+        signal_all(wait_for(lambda: all_watched(workers(first)), "each has a supervisor"), signal.SIGSTOP)
         before = arrived(kinesis, place)
         kinesis.set_faults(place.name, slow)
         wait_for(lambda: arrived(kinesis, place) > before + 200, "rows arrive from others", PATIENCE)

@@ -142,7 +142,7 @@ class SparkSection(Section, frozen=True, kw_only=True):
 
     master: str = "local[2,4]"
     """With the number of tries of a task: a worker that was killed is replaced."""
-    frozen_after_s: Annotated[float, Meta(ge=1, le=3_600)] = 60.0
+    frozen_after_s: Annotated[float, Meta(ge=2, le=3_600)] = 60.0
     """A Python process of Spark that stands still for so long is killed."""
     settings: dict[str, str] = msgspec.field(default_factory=dict)
 

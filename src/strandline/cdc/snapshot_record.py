@@ -36,33 +36,36 @@ WANT: Final = """
     forgotten as (delete from strandline.snapshot_table t using wanted where t.slot = wanted.slot)
     select slot from wanted"""
 FORGET: Final = """
-    with forgotten as (
-        delete from strandline.snapshot where slot = $1 and (leadership <= $2::bigint or lease <> $3))
-    select where not exists (
-        select from strandline.snapshot where slot = $1 and leadership > $2::bigint and lease = $3)"""
+    with found as (
+        select slot, leadership > $2::bigint and lease = $3 as is_later from strandline.snapshot where slot = $1
+        for update),
+    forgotten as (delete from strandline.snapshot s using found where s.slot = found.slot and not is_later)
+    select where not exists (select from found where is_later)"""
 TAKE_OVER: Final = """
     update strandline.snapshot set leadership = $2::bigint, start = coalesce(start, $4::pg_lsn), lease = $3
     where slot = $1 and (leadership <= $2::bigint or lease <> $3) returning start"""
 START: Final = """
-    update strandline.snapshot set start = $3::pg_lsn where slot = $1 and leadership = $2::bigint returning slot"""
-FINISH: Final = """
-    update strandline.snapshot set finished = clock_timestamp() where slot = $1 and leadership = $2::bigint
+    update strandline.snapshot set start = $4::pg_lsn where slot = $1 and leadership = $2::bigint and lease = $3
     returning slot"""
+FINISH: Final = """
+    update strandline.snapshot set finished = clock_timestamp()
+    where slot = $1 and leadership = $2::bigint and lease = $3 returning slot"""
 # An empty table is finished from the start. What is finished stays as it is.
 BEGIN_TABLE: Final = """
     insert into strandline.snapshot_table
-    select $1, $3::oid, $4, $5, $6::pg_lsn, 0, $7::int, 0
-    from strandline.snapshot where slot = $1 and leadership = $2::bigint
+    select $1, $4::oid, $5, $6, $7::pg_lsn, 0, $8::int, 0
+    from strandline.snapshot where slot = $1 and leadership = $2::bigint and lease = $3
     on conflict (slot, relation) do update set schema_name = excluded.schema_name, table_name = excluded.table_name,
         point = excluded.point, rows = 0, chunks = excluded.chunks, chunks_done = 0
     returning slot"""
 KEEP: Final = """
     delete from strandline.snapshot_table t using strandline.snapshot s
-    where s.slot = $1 and s.leadership = $2::bigint and t.slot = s.slot and t.relation <> all ($3::oid[])"""
+    where s.slot = $1 and s.leadership = $2::bigint and s.lease = $3 and t.slot = s.slot
+        and t.relation <> all ($4::oid[])"""
 ADD: Final = """
-    update strandline.snapshot_table t set rows = t.rows + $4::bigint, chunks_done = t.chunks_done + $5::int
-    from strandline.snapshot s where s.slot = $1 and s.leadership = $2::bigint and t.slot = s.slot
-        and relation = $3::oid returning t.slot"""
+    update strandline.snapshot_table t set rows = t.rows + $5::bigint, chunks_done = t.chunks_done + $6::int
+    from strandline.snapshot s where s.slot = $1 and s.leadership = $2::bigint and s.lease = $3 and t.slot = s.slot
+        and relation = $4::oid returning t.slot"""
 READ: Final = """
     select start, (extract(epoch from begun) * 1000000)::bigint, (extract(epoch from finished) * 1000000)::bigint
     from strandline.snapshot where slot = $1"""
@@ -158,7 +161,7 @@ class SnapshotRecord:
         self._dsn = dsn
         self.slot = slot
         self.leadership = leadership
-        self._lease = lease
+        self._we = (slot, leadership, lease)
 
     def state(self) -> SnapshotState | None:
         """How far it is."""
@@ -169,22 +172,22 @@ class SnapshotRecord:
         """A snapshot is due, of every table. To be said before the slot is made."""
         with Session(self._dsn) as session:
             create_snapshot_tables(session)
-            self._written(tables.ask(session, WANT, self.slot, self.leadership, self._lease))
+            self._written(tables.ask(session, WANT, *self._we))
 
     def forget(self) -> None:
         """None is due any more. To be said before a slot is made without one."""
         with Session(self._dsn) as session:
-            self._written(tables.ask(session, FORGET, self.slot, self.leadership, self._lease))
+            self._written(tables.ask(session, FORGET, *self._we))
 
     def start(self, point: int) -> None:
         """The slot is made, and begins here."""
         with Session(self._dsn) as session:
-            self._written(tables.ask(session, START, self.slot, self.leadership, lsn_text(point)))
+            self._written(tables.ask(session, START, *self._we, lsn_text(point)))
 
     def take_over(self, confirmed: int) -> int:
         """Go on with a snapshot that another has left; where the slot began, of which nothing was acknowledged."""
         with Session(self._dsn) as session:
-            rows = tables.ask(session, TAKE_OVER, self.slot, self.leadership, self._lease, lsn_text(confirmed))
+            rows = tables.ask(session, TAKE_OVER, *self._we, lsn_text(confirmed))
         self._written(rows)
         return parse_lsn(rows[0][0] or "")
 
@@ -197,20 +200,20 @@ class SnapshotRecord:
         """
         with Session(self._dsn) as session:
             kept = "{" + ",".join(str(table.oid) for table in published) + "}"
-            tables.ask(session, KEEP, self.slot, self.leadership, kept)
+            tables.ask(session, KEEP, *self._we, kept)
             for table, chunks in todo:
                 what = (table.oid, *table.name, lsn_text(point), chunks)
-                self._written(tables.ask(session, BEGIN_TABLE, self.slot, self.leadership, *what))
+                self._written(tables.ask(session, BEGIN_TABLE, *self._we, *what))
 
     def add(self, table: int, *, rows: int, chunks: int) -> None:
         """So much more of a table, by its oid, is delivered."""
         with Session(self._dsn) as session:
-            self._written(tables.ask(session, ADD, self.slot, self.leadership, table, rows, chunks))
+            self._written(tables.ask(session, ADD, *self._we, table, rows, chunks))
 
     def finish(self) -> None:
         """All is delivered: changes may follow."""
         with Session(self._dsn) as session:
-            self._written(tables.ask(session, FINISH, self.slot, self.leadership))
+            self._written(tables.ask(session, FINISH, *self._we))
 
     def _written(self, rows: Sequence[object]) -> None:
         if not rows:

@@ -42,6 +42,7 @@ from strandline.errors import (
     OptionError,
     TopicReplaced,
     UnknownTopic,
+    WrongListener,
     check_type,
     did_you_mean,
 )
@@ -132,6 +133,8 @@ async def again(act: Callable[[], Awaitable[T]], patience: timedelta = PATIENCE)
     while True:
         try:
             return await act()
+        except WrongListener:
+            raise
         except (BrokerUnreachable, Moved):
             elapsed = Nanos(clock.monotonic() - begin)
             draw = random.random()  # noqa: S311  (spreads retries, keeps no secret)
@@ -421,7 +424,7 @@ class Cluster:
                 failure = error
             else:
                 return connection
-        raise NoBroker(self.address, failure) from failure
+        raise failure if isinstance(failure, WrongListener) else NoBroker(self.address, failure) from failure
 
     async def _open(self, host: str, port: int) -> Connection:
         return await Connection.open(host, port, self._security, client_id=self._client_id, within=CONNECT_WITHIN)

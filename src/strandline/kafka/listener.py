@@ -11,7 +11,7 @@ from enum import Enum, auto
 
 from strandline.errors import KafkaError, NoBroker, OptionError, WrongListener
 
-WITHIN = 2.0
+WITHIN = 5.0
 # ApiVersions 0, with a number that is repeated by who understands it, and from nobody.
 NUMBER = b"strl"
 QUESTION = struct.pack(">ihh4sh", 10, 18, 0, NUMBER, -1)

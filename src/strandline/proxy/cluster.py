@@ -19,7 +19,7 @@ from kio.schema.types import TopicName
 from strandline.clock import SystemClock
 from strandline.core.breaker import Breaker, State
 from strandline.core.common_versions import common_features, common_versions
-from strandline.errors import BrokerUnreachable, KafkaError, SameCluster
+from strandline.errors import BrokerUnreachable, KafkaError, SameCluster, WrongListener
 from strandline.kafka.cluster import host_and_port
 from strandline.kafka.connection import Connection, Last
 from strandline.kafka.security import Security
@@ -314,6 +314,8 @@ class Cluster:
                 # There is no time for the others; the next who asks begins with them.
                 self._failed = place
                 raise
+        if isinstance(failure, WrongListener):
+            raise failure
         raise BrokerUnreachable(self.address, f"no broker answers ({failure})")
 
     async def _open(self, host: str, port: int) -> Connection:

@@ -9,14 +9,14 @@ from strandline.cdc.deadletter import DeadLetterPlace, Directory, KafkaTopic, Po
 from strandline.cdc.limits import SendOptions
 from strandline.errors import OptionError
 from strandline.spark.options import KAFKA, count, known, span
-from strandline.spark.supervised import FROZEN_AFTER
+from strandline.spark.supervised import OPTION as FROZEN
+from strandline.spark.supervised import frozen_after_option
 
 STREAM = ("stream", "region", "endpointUrl")
 PACE = ("shards", "inFlight", "maxRequestBytes", "maxRecordBytes", "timeout")
 PLACES = ("deadLetterDirectory", "deadLetterTopic", "deadLetterTable")
 LEASE = ("lease", "leadership")
 FIGURES = "figuresTo"
-FROZEN = "frozenAfter"
 # Spark hands on what is meant for it.
 SPARKS = {"checkpointlocation"}
 OPTIONS = {name.lower(): name for name in (*STREAM, *PACE, *PLACES, *LEASE, "dsn", FIGURES, FROZEN)}
@@ -75,7 +75,7 @@ class SinkOptions:
             dsn=options.get("dsn"),
             lease=_lease(options),
             figures=options.get(FIGURES.lower()),
-            frozen_after=span(options, FROZEN) or FROZEN_AFTER,
+            frozen_after=frozen_after_option(options),
         )
 
     def dead_letters(self) -> DeadLetterPlace | None:

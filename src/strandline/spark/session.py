@@ -111,8 +111,10 @@ def _has_ended(process: "subprocess.Popen[bytes]", within_s: float) -> bool:
     if process.returncode is not None:
         return True
     handle = os.pidfd_open(process.pid)
+    ending = select.poll()
+    ending.register(handle, select.POLLIN)
     try:
-        return bool(select.select([handle], [], [], within_s)[0])
+        return bool(ending.poll(within_s * 1000))
     finally:
         os.close(handle)
 

@@ -6,15 +6,29 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from importlib.resources import files
+
+from strandline.errors import OptionError
+from strandline.spark.options import span
 
 SUPERVISOR = "supervisor.py"
 BEAT = 0.5
 FROZEN_AFTER = timedelta(seconds=60)
 """Far longer than the machine may be busy with others."""
+LEAST_FROZEN_AFTER = timedelta(seconds=2)
+"""A few signs of life."""
+OPTION = "frozenAfter"
+
+
+def frozen_after_option(options: Mapping[str, str]) -> timedelta:
+    """The option of a source or a sink: how long its processes may stand still."""
+    given = span(options, OPTION)
+    if given is not None and given < LEAST_FROZEN_AFTER:
+        raise OptionError(f"option '{OPTION}' is at least {LEAST_FROZEN_AFTER.total_seconds():g}s, not {given}")
+    return FROZEN_AFTER if given is None else given
 
 
 @contextmanager

@@ -1,10 +1,11 @@
 """Ends a process that stands still: `supervisor PID SECONDS`, with a pipe from that process as standard input.
 
-Spark notices a Python process that is gone, and not one that is frozen. So each member of a fleet starts one of these
-beside it. Every byte in the pipe is a sign of life; when none comes for SECONDS, the process is killed, and Spark
-starts the task anew. When the pipe is closed, or the process is gone, this one ends too.
+Spark notices a Python process that is gone, and not one that is frozen. So each member of a fleet, and each process of
+change capture, starts one of these beside it. Every byte in the pipe is a sign of life; when none comes for SECONDS,
+the process is killed, and Spark starts the task anew. When the pipe is closed, or the process is gone, this one ends
+too.
 
-A program of its own, with nothing but the standard library: it must run where the member's process cannot.
+A program of its own, with nothing but the standard library: it must run where the process that it watches cannot.
 """
 
 import os
@@ -20,7 +21,7 @@ SLICES = 20
 def main() -> None:
     """Watch."""
     process, patience = int(sys.argv[1]), float(sys.argv[2])
-    # What is sent to the group of the member's process is for that one.
+    # What is sent to the group of that process is for that one.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     try:

@@ -13,14 +13,14 @@ from strandline.cdc.rows import SCHEMA
 from strandline.cdc.spill import MAX_DISK
 from strandline.errors import OptionError, did_you_mean
 from strandline.spark.options import choice, count, known, span
-from strandline.spark.supervised import FROZEN_AFTER
+from strandline.spark.supervised import OPTION as FROZEN
+from strandline.spark.supervised import frozen_after_option
 from strandline.wire.event import EventFormat
 
 NAMES = ("dsn", "slot", "publications", "form", "partitionKey", "splitKeyChanges", "markers", "inProgress", "serveAt")
 COLUMNS = "columns"
 LIMITS = ("maxRowsPerEpoch", "maxBytesPerEpoch", "idleEvery", "spillDirectory", "maxSpillBytes")
 LEADERSHIP = "leadership"
-FROZEN = "frozenAfter"
 OPTIONS = {name.lower(): name for name in (*NAMES, *LIMITS, COLUMNS, LEADERSHIP, FROZEN)}
 REQUIRED = {"dsn": "the connection string of Postgres", "slot": "its name", "publications": "names, commas between"}
 TRUTH = ("false", "true")
@@ -79,7 +79,7 @@ class WalOptions:
             max_spill_bytes=count(options, "maxSpillBytes") or MAX_DISK,
             idle_every=span(options, "idleEvery") or timedelta(seconds=10),
             leadership=count(options, LEADERSHIP),
-            frozen_after=span(options, FROZEN) or FROZEN_AFTER,
+            frozen_after=frozen_after_option(options),
         )
 
     def changes(self, database: str, full_keys: Mapping[str, Sequence[str]]) -> ChangeSettings:
