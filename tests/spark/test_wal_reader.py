@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from strandline.cdc.acknowledged import acknowledge, acknowledged, create_acknowledged_table
 from strandline.cdc.changes import Changes
+from strandline.cdc.keeper import Keeper
 from strandline.cdc.lease import create_lease_table
 from strandline.cdc.session import Session
 from strandline.cdc.slot import SlotIdentity, identified
@@ -177,6 +178,29 @@ def test_a_transaction_that_was_cut_is_read_again_though_all_before_its_commit_i
     assert query.delivered[-1:] == item(id_ + 1)
     query.until_last(id_ + 2)
     query.stop()
+
+
+def test_a_transaction_that_is_cut_behind_an_idle_advance_does_not_set_the_mark_back(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One that comes would be read as far as it is, as a transaction is.
+    monkeypatch.setattr(Keeper, "beat", lambda _, end: None)
+    query = Query(place, idleEvery="100ms", maxRowsPerEpoch="3")
+    query.start()
+    place.sql("create table other as select generate_series(1, 1000)")
+    end = log_end(place)
+    query.until(lambda: place.confirmed() >= end, "the slot has moved on though nothing of ours was written")
+    place.sql("insert into item select generate_series(1, 8)")
+    query.until(lambda: query.delivered, "the first of it is delivered")
+    assert query.delivered == item(1, 2, 3)
+    # Who reads on from here finds the slot where it was told to be, and nothing lost.
+    query.stop()
+    query.start()
+    query.until_last(8)
+    query.stop()
+    assert query.delivered == item(*range(1, 9))
+    ends = [mark["end"] for mark in query.planned]
+    assert ends == sorted(ends)
 
 
 def test_a_message_that_was_taken_back_in_a_large_transaction_is_no_event_and_numbers_none(place: Place) -> None:

@@ -53,9 +53,13 @@ class Mark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return msgspec.structs.asdict(self)
 
     def moved(self, reached: Offset, committed: int | None) -> Self:
-        """The same, further on."""
-        offset = msgspec.structs.asdict(reached)
-        return msgspec.structs.replace(self, **offset, committed=self.committed if committed is None else committed)
+        """The same, further on.
+
+        Who reads knows of transactions and not of idle advances: one that is cut behind such an advance would have the
+        end of the last whole one before it, which the slot has passed.
+        """
+        moved = msgspec.structs.replace(self, lsn=reached.lsn, ordinal=reached.ordinal).behind(reached.end)
+        return moved if committed is None else msgspec.structs.replace(moved, committed=committed)
 
     def known_by(self, keys: dict[str, list[str]]) -> Self:
         """The same place, from which on these are the keys of tables."""
