@@ -238,7 +238,7 @@ class WrongListener(BrokerUnreachable):
 
     def __init__(self, address: str, *, has_tls: bool) -> None:
         fact = "this listener speaks TLS, and we do not" if has_tls else "this listener does not speak TLS"
-        protocols = "ssl or sasl_ssl" if has_tls else "plaintext or sasl_plaintext"
+        protocols = "ssl or sasl_ssl (in a proxy's file: tls)" if has_tls else "plaintext or sasl_plaintext"
         other = "one without TLS" if has_tls else "one with TLS"
         super().__init__(address, f"{fact}; set security.protocol to {protocols}, or give the port of {other}")
 

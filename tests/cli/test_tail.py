@@ -32,7 +32,7 @@ from tests.support import TIMEOUT, run_warm, wait_for
 DAY = 1_767_225_600_000
 TAIL = [sys.executable, "-m", "strandline", "tail"]
 SUMMARY = re.compile(r"strandline: ([\d,]+(?: of [\d,]+)? records) in \d+\.\d s \([\d,]+ a second\)\n")
-NOT_ALL = re.compile(SUMMARY.pattern.removesuffix(r"\n") + r"; interrupted before the end\n")
+NOT_ALL = re.compile(SUMMARY.pattern.removesuffix(r"\n") + r"; stopped before the end\n")
 
 
 @pytest.fixture(scope="module")
@@ -413,7 +413,7 @@ def test_what_is_stopped_before_its_end_says_so_and_fails(kafka: KafkaCluster) -
             _, told = process.communicate(timeout=TIMEOUT)
         assert process.returncode == 1
         assert told.count("\n") == 1
-        assert told.endswith("a second); interrupted before the end\n")
+        assert told.endswith("a second); stopped before the end\n")
 
 
 def test_without_standard_output_it_fails_in_one_line_and_without_standard_error_it_works(

@@ -21,8 +21,8 @@ NO_TLS = (
     "or give the port of one with TLS"
 )
 TLS = (
-    "Kafka at {}: this listener speaks TLS, and we do not; set security.protocol to ssl or sasl_ssl, "
-    "or give the port of one without TLS"
+    "Kafka at {}: this listener speaks TLS, and we do not; set security.protocol to ssl or sasl_ssl "
+    "(in a proxy's file: tls), or give the port of one without TLS"
 )
 
 

@@ -1,6 +1,7 @@
 """The configuration of the proxy: what cannot be is told with its place, before anything starts."""
 
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,3 +80,18 @@ def test_one_cluster_under_two_names_is_not_served(
     assert (ended.returncode, ended.stdout) == (1, "")
     last = ended.stderr.splitlines()[-1]
     assert f"clusters east and west are one cluster of Kafka (id {clusters[0].cluster_id})" in last
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_where_a_port_for_a_broker_is_taken_nothing_is_served(
+    workers: int, clusters: tuple[KafkaCluster, KafkaCluster], tmp_path: Path
+) -> None:
+    file = configured(tmp_path, {"east": clusters[0].address}, workers=workers)
+    with socket.create_server(
+        ("127.0.0.1", json.loads(file.read_text())["listen"]["first_broker_port"] + 1)
+    ) as stranger:
+        ended = run_warm("proxy", "--config", str(file))
+        port = stranger.getsockname()[1]
+    assert (ended.returncode, ended.stdout) == (1, "")
+    told = f"cannot listen on 127.0.0.1:{port}: Address already in use; change listen.first_broker_port in the file"
+    assert ended.stderr.splitlines()[-1].endswith(told)

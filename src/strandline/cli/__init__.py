@@ -13,7 +13,11 @@ def run() -> None:
         signal.signal(number, _interrupted)
     from strandline.cli.commands import main  # noqa: PLC0415
 
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    finally:
+        # What is left is Python's own end. It takes a moment, in which a second Ctrl-C would kill it.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _interrupted(_signal: int, _frame: FrameType | None) -> None:

@@ -11,7 +11,7 @@ def summary(read: int, kept: int, seconds: float, losses: int, *, is_whole: bool
     """The last line: how many records, in what time, and what is missing."""
     records = counted(kept, "record") if kept == read else f"{kept:,} of {read:,} records"
     lost = f"; ranges of offsets lost, named above: {losses}" if losses else ""
-    cut = "" if is_whole else "; interrupted before the end"
+    cut = "" if is_whole else "; stopped before the end"
     return f"{records} in {seconds:.1f} s ({read / max(seconds, 0.001):,.0f} a second){lost}{cut}"
 
 

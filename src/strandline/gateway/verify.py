@@ -64,8 +64,12 @@ async def _call(trial: Trial) -> None:
         async with asyncio.timeout(CALL_S), connect(trial.url, compression=None) as connection:
             await connection.send(msgspec.json.encode({"type": "subscribe", "data": {"channels": [END]}}), text=True)
             told = msgspec.json.decode(await connection.recv())
-    except (WebSocketException, OSError, TimeoutError) as error:
-        problem = str(error) or f"no answer within {CALL_S:g} s"
+    except TimeoutError:
+        raise GatewayRefused(trial.url, f"nobody can be served there: no answer within {CALL_S:g} s") from None
+    except (WebSocketException, OSError) as error:
+        problem = str(error) or "the connection was broken off"
+        if trial.url.startswith("wss:"):
+            problem = f"{problem} (is there TLS on this port? without it write ws:)"
         raise GatewayRefused(trial.url, f"nobody can be served there: {problem}") from None
     match told:
         case {"positions": positions} if trial.topic in positions:

@@ -116,6 +116,8 @@ class Proxy:
         self._tasks: list[asyncio.Task[None]] = []
         self._arriving: set[asyncio.Task[None]] = set()
         self._realms: dict[tuple[str, ...], Realm] = {}
+        self._unheard: CannotListen | None = None
+        """Of a broker that nobody could reach, since something else listens on its port."""
         self._told = ""
         """Of clusters that turned out to be one."""
 
@@ -123,7 +125,7 @@ class Proxy:
         self._listen(self.settings.bootstrap_port, Here(self.clusters[self.settings.routes.primary]))
         try:
             await self._take_up()
-            if (problem := twins(self.clusters.values())) is not None:
+            if (problem := twins(self.clusters.values()) or self._unheard) is not None:
                 raise problem
         except BaseException:
             await self.__aexit__(None, None, None)
@@ -309,6 +311,7 @@ class Proxy:
             try:
                 self._listen(port, here)
             except CannotListen as error:
+                self._unheard = error
                 log.error("%s", error)
         elif known[1].cluster is not here.cluster or known[1].node not in here.cluster.brokers:
             self._listening[port] = known[0], here
