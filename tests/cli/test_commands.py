@@ -250,7 +250,11 @@ def test_a_fault_of_another_file_is_not_taken_for_one_of_the_output() -> None:
 
 
 def test_a_signal_while_python_itself_ends_changes_nothing() -> None:
-    late = "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))"
-    program = f"import atexit, os, signal, sys, strandline.cli; {late}; sys.argv = ['strandline', '--version']; strandline.cli.run()"
+    program = (
+        "import atexit, os, signal, sys, strandline.cli\n"
+        "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+        "sys.argv = ['strandline', '--version']\n"
+        "strandline.cli.run()"
+    )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=TIMEOUT, check=False)
     assert (ended.returncode, ended.stderr) == (0, b"")
