@@ -118,13 +118,16 @@ class Writer:
         partition = self._random.randrange(self.partitions)
         up_to = self.logs[-1].end(partition) - self._random.randrange(20)
         if up_to > 0:
+            starts = self.logs[-1].starts
+            # From now on they may be gone. And they may come back: a follower that leads next has them until it has
+            # heard of it.
+            starts[partition] = max(starts.get(partition, 0), up_to)
             try:
                 asked = [TopicPartition(self._topic, partition, up_to)]
                 how = {"request_timeout": ADMIN_S, "operation_timeout": SPREAD_S}
                 for future in self._admin.delete_records(asked, **how).values():
                     future.result(2 * ADMIN_S)
             except NOT_NOW:
-                # Whether it was done is seen in the end, when it is asked where the log begins.
                 return
 
     async def make_anew(self) -> None:
@@ -178,7 +181,9 @@ class Writer:
         try:
             for number in range(self.partitions):
                 place = TopicPartition(self._topic, number)
-                self.logs[-1].starts[number], _ = reader.get_watermark_offsets(place, timeout=ADMIN_S)
+                first, _ = reader.get_watermark_offsets(place, timeout=ADMIN_S)
+                starts = self.logs[-1].starts
+                starts[number] = max(starts.get(number, 0), first)
         finally:
             reader.close()
         return True
