@@ -9,12 +9,19 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from strandline.errors import UnknownTopic
+from strandline.core.channel import Template
+from strandline.errors import TopicReplaced, UnknownTopic
+from strandline.gateway.feed import Feed, Naming
+from strandline.gateway.history import History
 from strandline.kafka.cluster import Cluster
+from strandline.kafka.partition import Partition
 from strandline.stack import KafkaCluster, Stack
+from strandline.wire.resume_token import Position
 from tests.gateway.support import Heard, create_when_gone, plain, reached, run, serving, write
 from tests.ordered.support import create_topic
 from tests.support import TIMEOUT
+
+NAMING = Naming(*map(Template.parse, ("{key}", "message", "NORMAL")))
 
 
 @pytest.fixture
@@ -123,5 +130,31 @@ def test_what_is_cold_of_a_topic_made_anew_and_of_a_partition_added_since_is_wha
             while not found:
                 found = await cold({"0": 0, "1": 0}, 120)
             assert sorted(found) == [*range(100, 160), *range(200, 260)]
+
+    run(test)
+
+
+@pytest.mark.parametrize("epoch", [None, 0])
+def test_what_a_topic_made_anew_has_says_nothing_of_the_one_before_it(kafka: KafkaCluster, epoch: int | None) -> None:
+    topic = f"gateway-{uuid4().hex[:8]}"
+    create_topic(kafka.address, topic)
+    write(kafka.address, topic, [(0, "a", n) for n in range(20)])
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+
+    async def test() -> None:
+        history = History({"bootstrap.servers": kafka.address}, [topic], most_bytes=1 << 20)
+        try:
+            await history.start()
+            # The process has not come as far as the client, which one before it had served.
+            feed = Feed(Partition(topic, 0), history._cluster.topic_id(topic), NAMING, 10, most_bytes=1 << 20)
+            place = Position(20, feed.topic_id, epoch)
+            assert await history.begin(feed, place) == (20, [])
+            admin.delete_topics([topic])[topic].result(TIMEOUT)
+            await asyncio.to_thread(create_when_gone, kafka.address, topic)
+            for _ in range(2):  # also when it has learned of the new one
+                with pytest.raises(TopicReplaced):
+                    await history.begin(feed, place)
+        finally:
+            history.close()
 
     run(test)

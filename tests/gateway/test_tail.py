@@ -4,18 +4,23 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
+from kio.schema.metadata.v11.response import MetadataResponseTopic
 
 from strandline.core.channel import Template
 from strandline.core.retry import Backoff, Failure
+from strandline.errors import KafkaError, Moved
 from strandline.gateway import tail as module
 from strandline.gateway.feed import Naming
 from strandline.gateway.hub import Hub
 from strandline.gateway.tail import Tail
+from strandline.kafka.cluster import Cluster
 from strandline.stack import KafkaCluster
 from strandline.units import Nanos
 from tests.gateway.support import create_when_gone, delete, plain, run, serving, write
@@ -129,5 +134,63 @@ def test_a_topic_that_is_deleted_does_not_slow_the_others_down(
             assert (await client.until("gap"))[-1]["reason"] == "recreated"
             await asyncio.to_thread(write, kafka.address, deleted, [(0, "a", "anew")])
             assert (await client.records(1))[0]["data"] == "anew"
+
+    run(test)
+
+
+def test_a_broker_that_speaks_of_a_topic_that_is_no_more_takes_nobody_back_to_it(
+    kafka: KafkaCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(kafka.address, topic, [(0, "a", n) for n in range(3)])
+    learn = Cluster._learn
+
+    def learn_of_another(cluster: Cluster, told: MetadataResponseTopic) -> KafkaError | None:
+        return learn(cluster, replace(told, topic_id=another))
+
+    another = uuid4()
+
+    async def test() -> None:
+        async with unread(kafka, topic) as tail:
+            (feed,) = tail._hub.feeds.values()
+            monkeypatch.setattr(Cluster, "_learn", learn_of_another)
+            monkeypatch.setattr(module, "PATIENCE", timedelta(milliseconds=50))
+            with pytest.raises(Moved, match="unknown_topic_id"):
+                await tail._renew()
+            monkeypatch.undo()
+            await tail._renew()
+            assert [*tail._hub.feeds.values()] == [feed]
+            async with asyncio.timeout(TIMEOUT):
+                while feed.end < 3:
+                    await asyncio.sleep(0.01)
+
+    run(test)
+
+
+def test_a_topic_made_anew_while_its_ends_are_asked_for_is_read_from_where_it_ends_itself(
+    kafka: KafkaCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(kafka.address, topic, [(0, "a", n) for n in range(3)])
+    offsets = Cluster.offsets
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+
+    async def offsets_when_made_anew(cluster: Cluster, *asked: Any) -> Any:
+        monkeypatch.undo()
+        admin.delete_topics([topic])[topic].result(TIMEOUT)
+        await asyncio.to_thread(create_when_gone, kafka.address, topic)
+        await asyncio.to_thread(write, kafka.address, topic, [(0, "a", 0)])
+        return await offsets(cluster, *asked)
+
+    async def test() -> None:
+        tail = Tail({"bootstrap.servers": kafka.address}, {topic: NAMING}, Hub(), recent_bytes=64 << 20)
+        monkeypatch.setattr(Cluster, "offsets", offsets_when_made_anew)
+        try:
+            await tail.start()
+            now = Cluster({"bootstrap.servers": kafka.address})
+            await now.partitions([topic])
+            now.close()
+            (feed,) = tail._hub.feeds.values()
+            assert (feed.topic_id, feed.end) == (now.topic_id(topic), 1)
+        finally:
+            await tail.stop()
 
     run(test)

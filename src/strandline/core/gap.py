@@ -30,6 +30,10 @@ class Reason(Enum):
     """The client was slow, and asked to be given the latest only."""
 
 
+# After these gaps the same offsets have other records.
+ANOTHER_LOG = frozenset({Reason.RECREATED, Reason.TRUNCATED, Reason.BEYOND_END})
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
     """Offsets that a client does not get."""

@@ -10,7 +10,7 @@ from functools import partial
 
 from kio.schema.errors import ErrorCode
 
-from strandline.core.gap import Gap, Log, Reason, begin
+from strandline.core.gap import ANOTHER_LOG, Gap, Log, Reason, begin
 from strandline.errors import BrokerRefused, BrokerUnreachable, Moved, TopicReplaced
 from strandline.gateway.feed import ISOLATION, RECORD_BYTES, Feed, Item, Naming, read
 from strandline.gateway.rounds import Rounds
@@ -60,6 +60,7 @@ class History:
         self._ends = Rounds(self._ask_end)
         self._epoch_ends = Rounds(self._ask_epoch_end)
         self._times = Rounds(self._ask_time)
+        self._confirmed = Rounds(self._confirm)
         self._kept: OrderedDict[tuple[Feed, int], Chunk] = OrderedDict()
         self._coming: dict[tuple[Feed, int], asyncio.Task[Chunk]] = {}
         self._slots = asyncio.Semaphore(READ_AT_ONCE)
@@ -88,7 +89,11 @@ class History:
         if is_same and epoch is not None and (epoch != feed.epoch or offset > feed.end):
             epoch_end = await self._epoch_ends.answer((feed.partition, epoch))
         log = Log(feed.topic_id, end, feed.horizon)
-        return begin(offset, log, topic_id=topic_id, epoch_end=epoch_end, seen=seen)
+        reached, gaps = begin(offset, log, topic_id=topic_id, epoch_end=epoch_end, seen=seen)
+        if any(gap.reason in ANOTHER_LOG for gap in gaps):
+            # What says so may be the log of a topic made anew since, or the feed be of one that is no more.
+            await self._confirmed.answer(feed)
+        return reached, gaps
 
     async def since(self, feed: Feed, time: int) -> int:
         """The first offset whose record has a time, in milliseconds, or a later one; the end where there is none."""
@@ -114,6 +119,18 @@ class History:
         except TopicReplaced:
             await self._start_anew()
             raise
+
+    async def _confirm(self, feed: Feed) -> None:
+        try:
+            self._see_same(feed)
+            await self._cluster.confirm([feed.partition])
+        except TopicReplaced:
+            await self._start_anew()
+            raise
+
+    def _see_same(self, feed: Feed) -> None:
+        if self._cluster.topic_id(feed.partition.topic) != feed.topic_id:
+            raise TopicReplaced(feed.partition.topic)
 
     async def read(self, feed: Feed, offset: int, most_bytes: int) -> Chunk:
         """The chunk that an offset lies in, of about so many bytes where it has to be read."""
@@ -154,8 +171,7 @@ class History:
 
     async def _fetch(self, feed: Feed, offset: int, most_bytes: int) -> Chunk:
         partition = feed.partition
-        if self._cluster.topic_id(partition.topic) != feed.topic_id:
-            raise TopicReplaced(partition.topic)
+        self._see_same(feed)
         try:
             (fetched,) = await self._cluster.fetch(
                 self._cluster.leader(partition),

@@ -9,7 +9,7 @@ from typing import Any
 
 from websockets.frames import CloseCode
 
-from strandline.core.gap import Gap, Reason
+from strandline.core.gap import ANOTHER_LOG, Gap
 from strandline.errors import KafkaError
 from strandline.gateway.commons import Commons
 from strandline.gateway.feed import Feed, Item
@@ -25,8 +25,6 @@ from strandline.wire.resume_token import Position
 AT_ONCE = 1000
 NO_BOUND = 1 << 60
 WRITE_BYTES = 256 << 10
-# After these gaps the same offsets have other records.
-ANOTHER_LOG = {Reason.RECREATED, Reason.TRUNCATED, Reason.BEYOND_END}
 # A client may have been served by a process that was ahead of this one; for longer it cannot have been.
 AHEAD_S = 30.0
 # How long a replay waits for a client that takes nothing.

@@ -75,14 +75,25 @@ class Tail:
 
     async def start(self) -> None:
         """Find the ends of all partitions, and read on from there."""
-        partitions = await self.cluster.partitions(self._namings)
-        ends = await self.cluster.offsets(dict.fromkeys(partitions, LATEST), ISOLATION)
-        for partition in partitions:
-            self._add(partition, ends[partition].offset)
+        for partition, end in (await self._ends()).items():
+            self._add(partition, end)
         await self._set_horizons()
         self.cluster.patience = PATIENCE
         self._read_from_all()
         self._run("look", self._look())
+
+    async def _ends(self) -> dict[Partition, int]:
+        while True:
+            try:
+                partitions = await self.cluster.partitions(self._namings)
+                found = await self.cluster.offsets(dict.fromkeys(partitions, LATEST), ISOLATION)
+                await self.cluster.confirm(partitions)
+            except TopicReplaced as error:
+                log.warning("%s", error)
+                self.cluster.close()
+                self.cluster = Cluster(self._settings)
+            else:
+                return {partition: place.offset for partition, place in found.items()}
 
     async def stop(self) -> None:
         """End all tasks."""
@@ -153,7 +164,7 @@ class Tail:
                 if moved:
                     self._troubles[node] = str(Moved(moved[0].partition, moved[0].error.name))
                     self._look_aside()
-            except (BrokerUnreachable, Moved) as error:
+            except (BrokerUnreachable, Moved, TopicReplaced) as error:
                 attempt += 1
                 self._troubles[node] = str(error)
                 await self._look_again(error, attempt)
@@ -188,6 +199,7 @@ class Tail:
         starts = await self.cluster.offsets({partition: EARLIEST}, ISOLATION)
         ends = await self.cluster.offsets({partition: LATEST}, ISOLATION)
         first, end = starts[partition].offset, ends[partition].offset
+        await self.cluster.confirm([partition])
         if self._hub.feeds.get(partition) is not feed or feed.end != asked:
             return  # while it was asked another leader was read from, or the topic was made anew
         if asked < first:
@@ -205,8 +217,10 @@ class Tail:
             return False
         if feed.epoch is not None:
             end = await self.cluster.epoch_end(partition, feed.epoch)
-            if self._hub.feeds.get(partition) is feed and end is not None and end < feed.end:
-                self._cut_back(feed, end)
+            if end is not None and end < feed.end:
+                await self.cluster.confirm([partition])
+                if self._hub.feeds.get(partition) is feed:
+                    self._cut_back(feed, end)
                 return True
         self._checked[partition] = leader_epoch
         return False
@@ -292,6 +306,8 @@ class Tail:
         fresh.patience = PATIENCE
         try:
             found = await fresh.partitions(self._namings)
+            # A broker that was cut off for a while may speak of a topic that is no more.
+            await fresh.confirm([partition for partition in found if self._is_another(partition, fresh)])
         except BaseException:
             # The old one stays, and will say the same again: until everybody is told, nobody reads the new topic.
             fresh.close()
@@ -299,7 +315,7 @@ class Tail:
         self.cluster.close()
         self.cluster = fresh
         for partition, feed in list(self._hub.feeds.items()):
-            if feed.topic_id != fresh.topic_id(partition.topic):
+            if self._is_another(partition, fresh):
                 del self._hub.feeds[partition]
                 if partition in found:
                     self._add(partition, 0)
@@ -308,3 +324,8 @@ class Tail:
             # The old one is of no use any more, and positions alone do not tell the topics apart.
             session.tell_token()
         return found
+
+    def _is_another(self, partition: Partition, cluster: Cluster) -> bool:
+        """Whether a partition that is read is of a topic that a cluster has another of the name of."""
+        feed = self._hub.feeds.get(partition)
+        return feed is not None and feed.topic_id != cluster.topic_id(partition.topic)

@@ -71,6 +71,8 @@ PORT = re.compile(r"[0-9]{1,5}")
 HOST = re.compile(r"(?=.*\w)[\w.:%-]+")
 ANY_NODE = -1
 NO_OFFSET = -1
+# Beyond all records: whoever fetches from here gets none.
+NO_RECORD = 2**63 - 1
 
 # What a broker says when it does not lead the partition, or does not lead it yet.
 MOVED = frozenset(
@@ -388,6 +390,32 @@ class Cluster:
             return fetched
 
         return await again(ask, self.patience)
+
+    async def confirm(self, partitions: Collection[Partition]) -> None:
+        """See that partitions are still those of the topics that we know; raises TopicReplaced.
+
+        Only records are asked for by a topic's id. All else is asked for by its name, and what was answered so is known
+        to be of this topic, and of none made since, only once this has been seen after it.
+        """
+
+        async def ask() -> None:
+            try:
+                for node, part in self._by_leader(dict.fromkeys(partitions, NO_RECORD)).items():
+                    for fetched in await self.fetch(
+                        node,
+                        part,
+                        Isolation.READ_UNCOMMITTED,
+                        max_bytes=1,
+                        partition_bytes=1,
+                        max_wait=timedelta(0),
+                    ):
+                        if fetched.error in MOVED:
+                            raise Moved(fetched.partition, fetched.error.name)
+            except (BrokerUnreachable, Moved):
+                await self.refresh()
+                raise
+
+        await again(ask, self.patience)
 
     def close(self) -> None:
         """Close every connection."""
