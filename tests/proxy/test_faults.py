@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from kio.schema.errors import ErrorCode
 from kio.schema.update_features.v1.request import FeatureUpdateKey, UpdateFeaturesRequest
@@ -99,6 +99,30 @@ def test_a_killed_cluster_comes_back_and_nothing_acknowledged_is_lost_or_there_t
     assert len(take(reader, written)) == written
     reader.close()
     assert lies_there(west, "eu.kill", writer.acknowledged)
+
+
+def test_a_reader_that_begins_while_one_of_its_clusters_does_not_answer_reads_all_when_it_does(
+    both: Proxied, fragile: Clusters
+) -> None:
+    _, west = fragile
+    create(both.settings(), {"late": 1, "eu.late": 1})
+    write(both.settings(), [(topic, f"{n}") for topic in ("late", "eu.late") for n in range(10)])
+    reader = Consumer(both.settings(group_id="late", auto_offset_reset="earliest"))
+    assigned: list[TopicPartition] = []
+    with frozen(west):
+        wait_for(lambda: is_down(both, "west"), "it is seen that the cluster does not answer")
+        before = both.requests()
+        reader.subscribe(["late", "eu.late"], on_assign=lambda _, partitions: assigned.extend(partitions))
+
+        def has_asked() -> bool:
+            reader.poll(0.1)
+            asked = both.requests() - before
+            return sum(count for (_, api, _), count in asked.items() if api == "offset_fetch") > 1
+
+        wait_for(has_asked, "it asks for its offsets, and then again")
+    assert {partition.topic for partition in assigned} == {"late", "eu.late"}
+    assert len(take(reader, 20)) == 20
+    reader.close()
 
 
 def test_a_proxy_that_is_killed_and_started_again_loses_nothing(fragile: Clusters, tmp_path: Path) -> None:

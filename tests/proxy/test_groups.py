@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
+from uuid import NAMESPACE_DNS, uuid5
 
 import pytest
 from kio.schema.consumer_group_heartbeat.v1.request import ConsumerGroupHeartbeatRequest
@@ -17,6 +18,7 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i32Timedelta
 
 from strandline.core.routes import Routes
+from strandline.errors import BrokerUnreachable
 from strandline.proxy.rules.groups import delete_groups, in_one_cluster, offset_delete, offset_fetch
 from strandline.wire.kafka_frames import request_type, versions_known
 from strandline.wire.refusal import item_type, refused
@@ -24,6 +26,7 @@ from strandline.wire.refusal import item_type, refused
 ROUTES = Routes(primary="east", topics=[("eu.*", "west")], groups=[("eu-*", "west")])
 PASSED = object()
 OFFSET_FETCH = 9
+GROUPS_SINCE, IDS_SINCE = 8, 10
 
 
 def beat(group: str, *, names: tuple[str, ...] = (), expression: str | None = None, routes: Routes = ROUTES) -> Any:
@@ -81,27 +84,69 @@ def test_an_expression_over_topics_that_have_other_names_in_their_cluster_is_ref
     assert beat("group", expression="us\\..*", routes=renaming) is PASSED
 
 
+def fetch_offsets(version: int, group_id: str, topics: tuple[str, ...]) -> Any:
+    """Asks for the offsets of a group, on the first partition of each topic; of all topics where none is named."""
+    kind = request_type(OFFSET_FETCH, version)
+    group = item_type(kind, "groups") if version >= GROUPS_SINCE else kind
+    topic = item_type(group, "topics")
+
+    def named(name: str) -> dict[str, Any]:
+        return {"topic_id": uuid5(NAMESPACE_DNS, name)} if version >= IDS_SINCE else {"name": TopicName(name)}
+
+    asked = tuple(topic(**named(one), partition_indexes=(i32(0),)) for one in topics)
+    given = {
+        "group_id": GroupId(group_id),
+        "topics": asked if asked or version == 1 else None,
+        "member_id": None,
+        "member_epoch": i32(-1),
+        "require_stable": False,
+    }
+    one = group(**{each.name: given[each.name] for each in fields(group)})
+    return kind(groups=(one,), require_stable=False) if version >= GROUPS_SINCE else one
+
+
 @pytest.mark.parametrize("version", versions_known(OFFSET_FETCH))
 def test_offsets_of_a_group_are_not_told_where_it_is_not_at_home(version: int) -> None:
-    kind = request_type(OFFSET_FETCH, version)
-    given: dict[str, Any] = {each.name: None for each in fields(kind)}
-    if "require_stable" in given:
-        given["require_stable"] = False
-    if "groups" in given:
-        group = item_type(kind, "groups")
-        one = {"group_id": GroupId("eu-group"), "topics": None, "member_id": None, "member_epoch": i32(-1)}
-        known = {each.name for each in fields(group)}
-        given["groups"] = (group(**{name: value for name, value in one.items() if name in known}),)
-    else:
-        given |= {"group_id": GroupId("eu-group"), "topics": None if version > 1 else ()}
     # West's group, asked for at a broker of the east, which may have a part of its offsets.
     here = SimpleNamespace(cluster=SimpleNamespace(name="east"))
-    exchange: Any = SimpleNamespace(request=kind(**given), realm=SimpleNamespace(routes=ROUTES), here=here)
+    request = fetch_offsets(version, "eu-group", ())
+    exchange: Any = SimpleNamespace(request=request, realm=SimpleNamespace(routes=ROUTES), here=here)
     answer = asyncio.run(offset_fetch(exchange))
-    if "groups" in given:
+    if version >= GROUPS_SINCE:
         (answer,) = answer.groups
     assert answer.topics == ()
     assert version == 1 or answer.error_code is ErrorCode.not_coordinator
+
+
+@pytest.mark.parametrize("version", range(2, versions_known(OFFSET_FETCH)[-1] + 1))
+@pytest.mark.parametrize("topics", [("us.a", "eu.a"), ("eu.a", "us.a"), ()])
+def test_offsets_that_one_cluster_does_not_tell_are_to_be_asked_for_again_together_with_all_others(
+    version: int, topics: tuple[str, ...]
+) -> None:
+    owners = {uuid5(NAMESPACE_DNS, name): name for name in topics}
+
+    async def meet(_: object) -> None:
+        pass
+
+    async def forward(request: Any) -> Any:
+        return refused(request, ErrorCode.none)
+
+    async def ask(*_: object) -> Any:
+        raise BrokerUnreachable("west", "no answer within 1 s")
+
+    directory = SimpleNamespace(meet=meet, owner=lambda name, topic_id: ROUTES.topic.of(name or owners[topic_id]))
+    west = SimpleNamespace(ask=ask)
+    realm = SimpleNamespace(
+        routes=ROUTES, directory=directory, clusters={"east": None, "west": west}, coordinators={}, ask=ask
+    )
+    here = SimpleNamespace(cluster=SimpleNamespace(name="east"))
+    request = fetch_offsets(version, "group", topics)
+    exchange: Any = SimpleNamespace(request=request, realm=realm, here=here, forward=forward)
+    answer = asyncio.run(offset_fetch(exchange))
+    if version >= GROUPS_SINCE:
+        (answer,) = answer.groups
+    assert answer.error_code is ErrorCode.coordinator_load_in_progress
+    assert len(answer.topics) == len(topics)
 
 
 def test_nothing_of_a_group_is_deleted_where_it_is_not_at_home() -> None:

@@ -563,6 +563,10 @@ def test_a_port_of_a_broker_that_is_taken_is_told_with_its_setting(caplog: pytes
             (line,) = caplog.messages
             reason = "Address already in use; change listen.first_broker_port in the file"
             assert line == f"cannot listen on {LOOPBACK}:{port}: {reason}"
+            assert proxy._unheard is not None
+            # Looked at again: nobody is kept out any more.
+            proxy._listen_for_brokers()
+            assert proxy._unheard is None
 
     in_a_loop(checks)
 

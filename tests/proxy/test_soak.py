@@ -151,7 +151,11 @@ def trouble(
             writer.__exit__()
         written = {(topic, value) for topic, writer in writers.items() for value in writer.acknowledged}
         log.warning("%d faults, %d records acknowledged", count, len(written))
-        wait_for(lambda: written <= readers[0].read | readers[1].read, "the group has read everything", PATIENCE_S)
+        try:
+            wait_for(lambda: written <= readers[0].read | readers[1].read, "the group has read everything", PATIENCE_S)
+        finally:
+            missing = sorted(written - readers[0].read - readers[1].read)
+            log.warning("%d of them were not read: %s", len(missing), missing[:10])
     for topic, writer in writers.items():
         assert set(writer.acknowledged.values()) == {1}
         assert lies_there(clusters[topic.startswith("eu.")], topic, writer.acknowledged)

@@ -291,6 +291,7 @@ class Proxy:
                 session.tick(loop.time())
 
     def _listen_for_brokers(self) -> None:
+        self._unheard = None
         taken: dict[int, tuple[str, int]] = {}
         for name, cluster in self.clusters.items():
             for node in cluster.brokers:

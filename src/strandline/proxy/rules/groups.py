@@ -7,8 +7,9 @@ commits for a group and is no member of it may do so, as at home, only while it 
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from kio.schema.consumer_group_describe.v0.request import ConsumerGroupDescribeRequest
@@ -155,9 +156,10 @@ async def offset_fetch(exchange: Exchange) -> Any:
 
 
 async def _offsets_of_one(exchange: Exchange, group: Any) -> Any:
+    answer = answer_type(exchange.request.__api_key__, exchange.request.__version__)
+    refuse = partial(refused_part, item_type(answer, "groups"), group)
     if not _is_at_home(exchange, group.group_id):
-        kind = answer_type(exchange.request.__api_key__, exchange.request.__version__)
-        return refused_part(item_type(kind, "groups"), group, ErrorCode.not_coordinator)
+        return refuse(ErrorCode.not_coordinator)
 
     async def ask(cluster: str, topics: Any, *, abroad: bool) -> Any:
         given: dict[str, Any] = {"topics": topics}
@@ -167,7 +169,7 @@ async def _offsets_of_one(exchange: Exchange, group: Any) -> Any:
         answer = await _ask_offsets(exchange, cluster, group.group_id, request)
         return answer.groups[0]
 
-    return await _merged_offsets(exchange, group.topics, ask)
+    return await _merged_offsets(exchange, group.topics, ask, refuse)
 
 
 async def _offsets_of_the_group(exchange: Exchange) -> Any:
@@ -180,7 +182,7 @@ async def _offsets_of_the_group(exchange: Exchange) -> Any:
         del abroad
         return await _ask_offsets(exchange, cluster, request.group_id, replace(request, topics=topics))
 
-    return await _merged_offsets(exchange, request.topics, ask)
+    return await _merged_offsets(exchange, request.topics, ask, partial(refused, request))
 
 
 def _is_at_home(exchange: Exchange, group_id: str) -> bool:
@@ -194,10 +196,11 @@ async def _ask_offsets(exchange: Exchange, cluster: str, group_id: str, request:
     try:
         return await at_coordinator(exchange.realm, cluster, group_id, request)
     except KafkaError:
-        return refused(request, ErrorCode.coordinator_not_available)
+        # To this clients ask again. After COORDINATOR_NOT_AVAILABLE librdkafka never reads the partitions.
+        return refused(request, ErrorCode.coordinator_load_in_progress)
 
 
-async def _merged_offsets(exchange: Exchange, topics: Any, ask: Any) -> Any:
+async def _merged_offsets(exchange: Exchange, topics: Any, ask: Any, refuse: Callable[[ErrorCode], Any]) -> Any:
     realm, home = exchange.realm, exchange.here.cluster.name
     if topics is None:
         clusters: dict[str, Any] = dict.fromkeys(realm.clusters)
@@ -206,19 +209,21 @@ async def _merged_offsets(exchange: Exchange, topics: Any, ask: Any) -> Any:
         # Ids that nobody knows are for the group's coordinator to refuse.
         parts[home] += parts.pop(None, [])
         clusters = {str(name): tuple(part) for name, part in parts.items() if part or name == home}
-    answers = await asyncio.gather(*(ask(name, part, abroad=name != home) for name, part in clusters.items()))
-    failed = [one for one in answers if getattr(one, "error_code", ErrorCode.none) is not ErrorCode.none]
-    if failed:
-        return failed[0]
-    whole = next(one for name, one in zip(clusters, answers, strict=True) if name == home)
+    told = await asyncio.gather(*(ask(name, part, abroad=name != home) for name, part in clusters.items()))
+    answers = dict(zip(clusters, told, strict=True))
+    for one in (answers[home], *told):
+        code = getattr(one, "error_code", ErrorCode.none)
+        if code is not ErrorCode.none:
+            # All that was asked for: a client that finds only a part of it in an answer waits for the rest for ever.
+            return refuse(code)
     # A cluster may have offsets of the group's name for topics that clients see of another one, or not at all.
     found = [
         topic
-        for name, one in zip(clusters, answers, strict=True)
+        for name, one in answers.items()
         for topic in one.topics
         if name == home or _owner(exchange, topic) == name
-    ]
-    return replace(whole, topics=tuple(found))
+    ]  # fmt: skip
+    return replace(answers[home], topics=tuple(found))
 
 
 async def offset_delete(exchange: Exchange) -> Any:
