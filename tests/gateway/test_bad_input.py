@@ -1,6 +1,7 @@
 """What is wrong, too much or meant ill: each has a code, and somebody beside it goes on hearing every record."""
 
 import json
+import socket
 from collections.abc import Iterator
 from threading import Event, Thread
 from uuid import uuid4
@@ -238,6 +239,20 @@ def test_who_asks_without_end_and_reads_nothing_is_cut_off(kafka: KafkaCluster, 
     ):
         for _ in range(1_000_000):
             raw.send(sent * 20)
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\x16\x03\x01\r\n", b"no request\r\n" + b"x" * 20_000, b"GET / HTTP/1.1\r\nno header\r\n\r\n"]
+)
+@pytest.mark.usefixtures("bystander")
+def test_what_is_no_request_is_answered_in_words(port: int, sent: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT) as raw:
+        raw.sendall(sent)
+        answer = b""
+        while data := raw.recv(1000):
+            answer += data
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert answer.endswith(b"\r\n\r\nthis is no request of HTTP\n")
 
 
 def test_fragments_without_end_are_no_message(port: int, bystander: Bystander) -> None:

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from strandline.errors import GatewayRefused
+from strandline.errors import GatewayRefused, OptionError
 from strandline.gateway import client as module
 from strandline.gateway.client import GatewayClient, Message, Missed
 from strandline.gateway.place import Place
 from strandline.stack import KafkaCluster
+from strandline.stack.ports import free_port
 from tests.gateway.support import FRESH_S, JWT, expire_all_but_fresh, plain, run, serving, token, write
 from tests.ordered.support import create_topic
 from tests.support import TIMEOUT
@@ -86,6 +87,41 @@ def test_what_trying_again_does_not_help_ends_it_at_once(code: str) -> None:
             assert client.connects == 1
 
     run(test)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "127.0.0.1:1", ""])
+def test_what_is_no_address_of_a_gateway_is_told_before_anything_is_tried(url: str) -> None:
+    with pytest.raises(OptionError, match=f"^'{url}' is no address of a gateway: ws://HOST:PORT, or wss:// with TLS$"):
+        GatewayClient(url, ["a"])
+
+
+def test_tls_to_a_gateway_without_it_ends_it_and_tells_no_secret_of_its_address(kafka: KafkaCluster) -> None:
+    topic = f"gateway-{uuid4().hex[:8]}"
+    create_topic(kafka.address, topic)
+
+    async def test() -> None:
+        async with serving(kafka.address, [topic]) as gateway:
+            safe = gateway.address.replace("ws:", "wss:")
+            async with GatewayClient(f"{safe}/?access_token=hush", ["a"]) as client:
+                with pytest.raises(GatewayRefused, match=f"^{safe}/ refuses: there is no TLS on this port: write ws:$"):
+                    await first(client)
+
+    run(test)
+
+
+def test_why_it_tries_again_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    url = f"ws://127.0.0.1:{free_port()}"
+
+    async def test() -> None:
+        async with GatewayClient(url, ["a"]) as client:
+            listening = asyncio.create_task(first(client))
+            while client._attempts < 3:
+                await asyncio.sleep(0.01)
+            listening.cancel()
+
+    run(test)
+    (line,) = [line for line in caplog.messages if line.startswith(url)]
+    assert line.endswith("; trying again")
 
 
 def test_nobody_comes_back_before_the_gateway_will_hear_of_it() -> None:

@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -21,7 +22,7 @@ from strandline.gateway.visitor import ALL
 from strandline.kafka.partition import Partition
 from strandline.stack import KafkaCluster
 from strandline.stack.ports import free_port
-from tests.gateway.support import JWT, run, serving
+from tests.gateway.support import JWT, run, serving, token
 from tests.ordered.support import create_topic
 
 Change = Callable[[list[Record]], list[Record]]
@@ -75,6 +76,37 @@ def test_a_gateway_that_is_not_there_or_does_not_serve_the_topic_is_told_before_
             for url, problem in ((nobody, "nobody can be"), (strict.address, "401"), (gateway.address, f"'{other}'")):
                 with pytest.raises(GatewayRefused, match=problem):
                     await verify(Trial(url=url, kafka=settings, topic=other))
+
+    run(test)
+
+
+def test_a_gateway_that_asks_for_a_token_is_tried_with_one_from_a_file(kafka: KafkaCluster, tmp_path: Path) -> None:
+    topic = f"verify-{uuid4().hex[:8]}"
+    create_topic(kafka.address, topic)
+    file = tmp_path / "token"
+
+    async def told(gateway: Gateway, shown: str) -> tuple[int | None, str]:
+        file.write_text(shown)
+        where = ["--url", gateway.address, "--topic", topic, "--kafka", kafka.address, "--token-file", str(file)]
+        course = ["--clients", "3", "--seconds", "1"]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "strandline", "gateway", "verify", *where, *course),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        said, _ = await process.communicate()
+        return process.returncode, said.decode()
+
+    async def test() -> None:
+        good = token(["verify.*"], valid_s=600)
+        async with serving(kafka.address, [topic], **JWT) as gateway:
+            for shown in ("", "two words"):
+                assert await told(gateway, shown) == (2, f"strandline: --token-file {file} holds no token\n")
+            code, said = await told(gateway, "unknown")
+            assert (code, said.count("HTTP 401 (does it take the token of --token-file?)")) == (1, 1)
+            code, said = await told(gateway, f"{good}\n")
+            assert (code, said.endswith(" told, 0 faults\n")) == (0, True), said
+            assert good not in said
 
     run(test)
 

@@ -19,9 +19,10 @@ from strandline.cli.line import ProgressLine
 from strandline.cli.settings import kafka_settings
 from strandline.cli.signals import on_stop_request, once
 from strandline.clock import SystemClock
-from strandline.config import parse_address
+from strandline.config import Secret, parse_address
 from strandline.counts import counted
 from strandline.errors import OptionError, StrandlineError
+from strandline.gateway.client import check_url
 from strandline.gateway.config import GatewayConfig, Settings, settings_of
 from strandline.gateway.messages import Start, State
 from strandline.gateway.metrics import Metrics
@@ -81,6 +82,7 @@ def verify(
     deletes: Annotated[bool, Parameter(negative="")] = False,
     recreates: int = 0,
     seed: int | None = None,
+    token_file: Path | None = None,
 ) -> None:
     """Write numbered records, have many clients drop, freeze and come back meanwhile, and check what each of them saw.
 
@@ -108,13 +110,14 @@ def verify(
         How often the topic is deleted and made anew meanwhile. All that it had is gone then.
     seed
         The same seed tries the same course again; a new one is drawn, and printed, where it is missing.
+    token_file
+        A file with a token that the gateway lets in and that allows the channels verify.*, where it asks for one.
     """
     if clients < 1 or rate < 1 or seconds <= 0:
         raise OptionError("--clients, --rate and --seconds take more than 0")
     if recreates < 0:
         raise OptionError("--recreates takes no less than 0")
-    if not url.startswith(("ws://", "wss://")):
-        raise OptionError(f"--url '{url}' is no address of a gateway: ws://HOST:PORT, or wss:// with TLS")
+    check_url(url)
     chosen = secrets.randbelow(1 << 32) if seed is None else seed
     settings = kafka_settings(os.environ, kafka_config, (), kafka, None)
     trial = Trial(
@@ -127,6 +130,7 @@ def verify(
         deletes=deletes,
         recreates=recreates,
         seed=chosen,
+        token=None if token_file is None else Secret(_token_in(token_file)),
     )
     print(f"strandline: a trial with --seed {chosen}", file=sys.stderr, flush=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -139,6 +143,16 @@ def verify(
         print(f"  {fault}")
     if outcome.faults:
         raise StrandlineError(f"{url} did not keep its word: {counted(len(outcome.faults), 'fault')}")
+
+
+def _token_in(file: Path) -> str:
+    try:
+        token = configuration.read_bounded(file).decode("ascii").strip()
+    except UnicodeDecodeError:
+        token = ""
+    if not token or len(token.split()) > 1:
+        raise OptionError(f"--token-file {file} holds no token")
+    return token
 
 
 async def _tried(trial: Trial) -> Outcome:

@@ -7,6 +7,7 @@ that dies in the middle of one gets it again, and never misses one.
 import asyncio
 import logging
 import random
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -20,7 +21,8 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
-from strandline.errors import GatewayRefused
+from strandline import tls
+from strandline.errors import GatewayRefused, OptionError
 from strandline.gateway.heard import Envelope, Message, Missed, message, read
 from strandline.gateway.parting import part
 from strandline.gateway.place import InMemory, Place, Store
@@ -69,7 +71,10 @@ class GatewayClient:
 
         The gateway is asked whether it is alive every `quiet`, and left where it does not say so within `answer`.
         """
+        check_url(url)
         self._url = url
+        self._name = url.partition("?")[0]
+        """What is told of it: behind this there may be a secret."""
         self._channels = list(channels)
         self._store = InMemory() if store is None else store
         self._client_id = client_id
@@ -109,8 +114,8 @@ class GatewayClient:
                         self._place.pass_over(item.topic, item.partition, item.first, item.last, item.reason)
                     await self._store.save(self._place)
             except (ConnectionClosed, OSError, TimeoutError, InvalidHandshake, _Again) as error:
-                if self._is_refusal(error):
-                    raise GatewayRefused(self._url, str(error)) from None
+                if (refusal := self._refusal(error)) is not None:
+                    raise GatewayRefused(self._name, refusal) from None
                 await self._wait(error)
 
     async def _connected(self) -> AsyncIterator[Message | Missed]:
@@ -167,7 +172,7 @@ class GatewayClient:
             try:
                 token = await _in_time(self._access_token)
             except Exception as error:  # noqa: BLE001  (the user's own; the next connection shows it to them)
-                log.warning("no fresh token for %s: %s", self._url, error)
+                log.warning("no fresh token for %s: %s", self._name, error)
                 return
             with suppress(ConnectionClosed):
                 await connection.send(msgspec.json.encode({"type": "auth", "data": {"token": token}}), text=True)
@@ -207,9 +212,9 @@ class GatewayClient:
                 self._place.token = None
                 raise _Again(told.message)
             case "error" if told.code in FINAL:
-                raise GatewayRefused(self._url, told.message)
+                raise GatewayRefused(self._name, told.message)
             case "unsubscribed":
-                raise GatewayRefused(self._url, f"a fresh token no longer allows {', '.join(told.channels)}")
+                raise GatewayRefused(self._name, f"a fresh token no longer allows {', '.join(told.channels)}")
             case "error":
                 raise _Again(told.message, told.retry_after)
 
@@ -217,6 +222,8 @@ class GatewayClient:
         if self._is_closed:
             return
         self._attempts += 1
+        if self._attempts == 1:
+            log.warning("%s: %s; trying again", self._name, str(error) or type(error).__name__)
         longest = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**self._attempts)
         wait = _asked_wait_s(error) + longest * random.random()  # noqa: S311  (spreads clients)
         self._waiting = asyncio.create_task(asyncio.sleep(wait))
@@ -225,12 +232,25 @@ class GatewayClient:
         finally:
             self._waiting.cancel()
 
-    def _is_refusal(self, error: BaseException) -> bool:
-        """Whether trying again is of no use."""
-        if isinstance(error, InvalidStatus):
-            return error.response.status_code in REFUSED_AT_THE_DOOR
-        has_expired = isinstance(error, ConnectionClosed) and error.rcvd is not None and error.rcvd.code == EXPIRED
-        return has_expired and self._access_token is None
+    def _refusal(self, error: BaseException) -> str | None:
+        """Why trying again is of no use, where it is not."""
+        match error:
+            case InvalidStatus() if error.response.status_code in REFUSED_AT_THE_DOOR:
+                return str(error)
+            case ConnectionClosed() if self._access_token is None and error.rcvd and error.rcvd.code == EXPIRED:
+                return str(error)
+            case ssl.SSLCertVerificationError():
+                return f"its certificate is not believed: {error.verify_message}"
+            case _ if tls.is_answered_without(error):
+                return "there is no TLS on this port: write ws:"
+            case _:
+                return None
+
+
+def check_url(url: str) -> None:
+    """Refuse what is no address of a gateway."""
+    if not url.startswith(("ws://", "wss://")):
+        raise OptionError(f"'{url}' is no address of a gateway: ws://HOST:PORT, or wss:// with TLS")
 
 
 class _Again(Exception):

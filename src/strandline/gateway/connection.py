@@ -9,6 +9,7 @@ import logging
 from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 
+from websockets.exceptions import InvalidMessage
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
 from websockets.protocol import CONNECTING, OPEN
@@ -27,10 +28,8 @@ CLOSE_WITHIN_S = 5.0
 SHOWN_OUT_WITHIN_S = 1.0
 # When somebody that there is no room for may try again.
 ROOM_AFTER_S = 5
-TOO_LATE_TEXT = b"the handshake took too long\n"
-TOO_LATE = (
-    b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n"
-    b"Content-Length: %d\r\n\r\n%b" % (len(TOO_LATE_TEXT), TOO_LATE_TEXT)
+SHOWN_OUT = (
+    b"HTTP/1.1 %d %b\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\n\r\n%b"
 )
 TOO_MANY = 4029
 EXPIRED = 4001
@@ -105,13 +104,18 @@ class Connection(asyncio.Protocol):
         self._server.came(self)
 
     def _is_late(self) -> None:
-        """The handshake has not come to its end: say so, and listen no more."""
+        self._show_out(HTTPStatus.REQUEST_TIMEOUT, b"the handshake took too long\n")
+
+    def _show_out(self, status: HTTPStatus, reason: bytes) -> None:
+        """The handshake has not come to its end: say why, and listen no more."""
         self._protocol = None
-        self._transport.write(TOO_LATE)
+        self._transport.write(SHOWN_OUT % (status, status.phrase.encode(), len(reason), reason))
         if self._transport.can_write_eof():
             self._transport.write_eof()
         else:
             self._transport.close()
+        if self._closing is not None:
+            self._closing.cancel()
         self._closing = asyncio.get_running_loop().call_later(SHOWN_OUT_WITHIN_S, self._transport.abort)
 
     def admitted(self, is_admitted: bool) -> None:
@@ -141,6 +145,8 @@ class Connection(asyncio.Protocol):
                 return
             protocol.receive_data(data[at : at + READ_AT_ONCE])
             self._serve(protocol)
+            if self._protocol is None:
+                return  # it has been shown out
 
     def eof_received(self) -> bool:
         if self._protocol is not None:
@@ -179,6 +185,10 @@ class Connection(asyncio.Protocol):
             # answered yet.
             self._flush(protocol)
         events = protocol.events_received()
+        if isinstance(protocol.handshake_exc, InvalidMessage):
+            # One that speaks TLS here knows by an answer, whatever it says, that nobody else does.
+            self._show_out(HTTPStatus.BAD_REQUEST, b"this is no request of HTTP\n")
+            return
         if protocol.state is CONNECTING and (len(events) > 1 or (events and protocol.data_to_send())):
             # Who talks before the answer to the handshake does not speak this protocol.
             self._transport.abort()

@@ -4,11 +4,11 @@ written, each held against what was written.
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from websockets.asyncio.client import connect
-from websockets.exceptions import WebSocketException
+from websockets.exceptions import InvalidStatus, WebSocketException
 
 from strandline.core.audience import Wanted
 from strandline.errors import GatewayRefused
@@ -61,7 +61,7 @@ async def verify(
 async def _call(trial: Trial) -> None:
     """See that the gateway is there and serves the topic, before anything is written."""
     try:
-        async with asyncio.timeout(CALL_S), connect(trial.url, compression=None) as connection:
+        async with asyncio.timeout(CALL_S), trial.dial() as connection:
             await connection.send(msgspec.json.encode({"type": "subscribe", "data": {"channels": [END]}}), text=True)
             told = msgspec.json.decode(await connection.recv())
     except TimeoutError:
@@ -70,6 +70,8 @@ async def _call(trial: Trial) -> None:
         problem = str(error) or "the connection was broken off"
         if trial.url.startswith("wss:"):
             problem = f"{problem} (is there TLS on this port? without it write ws:)"
+        elif isinstance(error, InvalidStatus) and error.response.status_code == HTTPStatus.UNAUTHORIZED:
+            problem = f"{problem} (does it take the token of --token-file?)"
         raise GatewayRefused(trial.url, f"nobody can be served there: {problem}") from None
     match told:
         case {"positions": positions} if trial.topic in positions:

@@ -10,6 +10,7 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
+from strandline.config import Secret
 from strandline.core.witness import Witness
 from strandline.gateway.parting import part
 from strandline.gateway.written import CHANNELS, END, Writer
@@ -37,6 +38,13 @@ class Trial:
     recreates: int = 0
     """How often the topic is deleted and made anew."""
     seed: int = 0
+    token: Secret | None = None
+    """What the gateway's door asks for, good until the trial is over."""
+
+    def dial(self) -> connect:
+        """A connection to the gateway, to be awaited or entered."""
+        shown = {} if self.token is None else {"Authorization": f"Bearer {self.token.reveal()}"}
+        return connect(self.url, compression=None, max_size=None, additional_headers=shown)
 
 
 @dataclass(slots=True)
@@ -90,7 +98,7 @@ class Visitor:
         """Come, stay a while, and go, until all has been seen."""
         while not self.is_done:
             try:
-                async with connect(self._trial.url, compression=None, max_size=None) as connection:
+                async with self._trial.dial() as connection:
                     self._outcome.connects += 1
                     try:
                         await connection.send(msgspec.json.encode(self._hello()), text=True)
