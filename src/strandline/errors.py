@@ -23,7 +23,8 @@
     ├── KafkaError                     a Kafka cluster that does not do what we ask
     │   ├── BrokerUnreachable          no connection, no answer in time, or an answer that cannot be read
     │   │   ├── NoBroker               none of a cluster's brokers answers
-    │   │   └── WrongListener          a listener with TLS that is spoken to without, or the other way
+    │   │   ├── WrongListener          a listener with TLS that is spoken to without, or the other way
+    │   │   └── ClusterClosed          connections that were closed while something was asked over them
     │   ├── AuthenticationFailed       credentials or certificates that one side does not take
     │   ├── Moved                      a leader that is not where it was asked, for too long
     │   ├── UnknownTopic               a topic that does not exist, or that we may not see
@@ -241,6 +242,13 @@ class WrongListener(BrokerUnreachable):
         protocols = "ssl or sasl_ssl (in a proxy's file: tls)" if has_tls else "plaintext or sasl_plaintext"
         other = "one without TLS" if has_tls else "one with TLS"
         super().__init__(address, f"{fact}; set security.protocol to {protocols}, or give the port of {other}")
+
+
+class ClusterClosed(BrokerUnreachable):
+    """Connections that were closed while something was asked over them."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address, "the connections to it were closed")
 
 
 class AuthenticationFailed(KafkaError):

@@ -19,8 +19,10 @@ from confluent_kafka.admin import AdminClient
 from websockets.asyncio.client import ClientConnection, connect
 
 from strandline.config import load
+from strandline.core.channel import Template
 from strandline.demo.prices_page import client_script
 from strandline.gateway.config import GatewayConfig, settings_of
+from strandline.gateway.feed import Naming
 from strandline.gateway.server import Gateway
 from tests.ordered.support import create_topic
 from tests.support import TIMEOUT, wait_for
@@ -30,6 +32,7 @@ ANYONE = {"auth": {"anonymous": True}}
 SECRET = "a secret that is at least thirty-two long"
 # For tokens that outlive all others of a test.
 FRESH_S = 86_400.0
+NAMING = Naming(*map(Template.parse, ("{key}", "message", "NORMAL")))
 JWT = {"auth": {"jwt": {"algorithms": ["HS256"], "secret": SECRET}}}
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -18,6 +19,7 @@ from websockets.exceptions import ConnectionClosed
 
 from strandline.errors import GatewayRefused, OptionError
 from strandline.gateway import client as module
+from strandline.gateway.address import shown
 from strandline.gateway.client import GatewayClient, Message, Missed
 from strandline.gateway.place import Place
 from strandline.stack import KafkaCluster
@@ -89,10 +91,34 @@ def test_what_trying_again_does_not_help_ends_it_at_once(code: str) -> None:
     run(test)
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "127.0.0.1:1", ""])
-def test_what_is_no_address_of_a_gateway_is_told_before_anything_is_tried(url: str) -> None:
-    with pytest.raises(OptionError, match=f"^'{url}' is no address of a gateway: ws://HOST:PORT, or wss:// with TLS$"):
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("http://127.0.0.1:1/?access_token=hush", "http://127.0.0.1:1/"),
+        ("127.0.0.1:1", "127.0.0.1:1"),
+        ("ws://me:hush@there:80a", "there:80a"),
+        ("ws://there:99999", "ws://there:99999"),
+        ("ws://[::1", "ws://[::1"),
+        ("ws://", "ws://"),
+        ("", ""),
+    ],
+)
+def test_what_is_no_address_of_a_gateway_is_told_before_anything_is_tried(url: str, told: str) -> None:
+    line = f"url '{told}' is no address of a gateway: ws://HOST:PORT, or wss:// with TLS"
+    with pytest.raises(OptionError, match=f"^{re.escape(line)}$"):
         GatewayClient(url, ["a"])
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("WS://there", "ws://there:80"),
+        ("wss://me:hush@there/a/?access_token=hush", "wss://there:443/a"),
+        ("ws://[::1]:8090", "ws://[::1]:8090"),
+    ],
+)
+def test_no_secret_of_an_address_is_shown(url: str, told: str) -> None:
+    assert shown(url) == told
 
 
 def test_tls_to_a_gateway_without_it_ends_it_and_tells_no_secret_of_its_address(kafka: KafkaCluster) -> None:
@@ -103,7 +129,7 @@ def test_tls_to_a_gateway_without_it_ends_it_and_tells_no_secret_of_its_address(
         async with serving(kafka.address, [topic]) as gateway:
             safe = gateway.address.replace("ws:", "wss:")
             async with GatewayClient(f"{safe}/?access_token=hush", ["a"]) as client:
-                with pytest.raises(GatewayRefused, match=f"^{safe}/ refuses: there is no TLS on this port: write ws:$"):
+                with pytest.raises(GatewayRefused, match=f"^{safe} refuses: there is no TLS on this port: write ws:$"):
                     await first(client)
 
     run(test)

@@ -9,18 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.core.channel import Template
 from strandline.core.gap import Gap, Reason
-from strandline.gateway.feed import Feed, Naming, Record
+from strandline.gateway.feed import Feed, Record
 from strandline.gateway.kept import LOOSE, Kept
 from strandline.kafka.partition import Partition
 from strandline.stack import KafkaCluster
 from tests.gateway.raw import CLOSE, PING, beside, greeted, hear, say
-from tests.gateway.support import write
+from tests.gateway.support import NAMING, write
 from tests.ordered.support import create_topic
 from tests.support import wait_for
 
-NAMING = Naming(*map(Template.parse, ("{key}", "message", "NORMAL")))
 LIMITS = {"queue_bytes": 20_000}
 ROOM = 500
 # More than the kernel takes for a client that reads nothing, twice.

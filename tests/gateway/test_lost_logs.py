@@ -9,19 +9,17 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from strandline.core.channel import Template
+from strandline.core.gap import Gap, Reason
 from strandline.errors import TopicReplaced, UnknownTopic
-from strandline.gateway.feed import Feed, Naming
+from strandline.gateway.feed import Feed
 from strandline.gateway.history import History
 from strandline.kafka.cluster import Cluster
 from strandline.kafka.partition import Partition
 from strandline.stack import KafkaCluster, Stack
 from strandline.wire.resume_token import Position
-from tests.gateway.support import Heard, create_when_gone, plain, reached, run, serving, write
+from tests.gateway.support import NAMING, Heard, create_when_gone, plain, reached, run, serving, write
 from tests.ordered.support import create_topic
 from tests.support import TIMEOUT
-
-NAMING = Naming(*map(Template.parse, ("{key}", "message", "NORMAL")))
 
 
 @pytest.fixture
@@ -142,19 +140,27 @@ def test_what_a_topic_made_anew_has_says_nothing_of_the_one_before_it(kafka: Kaf
     admin = AdminClient({"bootstrap.servers": kafka.address})
 
     async def test() -> None:
-        history = History({"bootstrap.servers": kafka.address}, [topic], most_bytes=1 << 20)
+        settings = {"bootstrap.servers": kafka.address}
+        first, second = (History(settings, [topic], most_bytes=1 << 20) for _ in range(2))
+        now = Cluster(settings)
         try:
-            await history.start()
+            await first.start()
+            await second.start()
             # The process has not come as far as the client, which one before it had served.
-            feed = Feed(Partition(topic, 0), history._cluster.topic_id(topic), NAMING, 10, most_bytes=1 << 20)
-            place = Position(20, feed.topic_id, epoch)
-            assert await history.begin(feed, place) == (20, [])
+            old = Feed(Partition(topic, 0), first._cluster.topic_id(topic), NAMING, 10, most_bytes=1 << 20)
+            place = Position(20, old.topic_id, epoch)
+            assert await first.begin(old, place) == (20, [])
             admin.delete_topics([topic])[topic].result(TIMEOUT)
             await asyncio.to_thread(create_when_gone, kafka.address, topic)
             for _ in range(2):  # also when it has learned of the new one
                 with pytest.raises(TopicReplaced):
-                    await history.begin(feed, place)
+                    await first.begin(old, place)
+            # Who is behind the one that reads the new topic learns of it, and sends nobody away.
+            await now.partitions([topic])
+            new = Feed(old.partition, now.topic_id(topic), NAMING, 0, most_bytes=1 << 20)
+            assert await second.begin(new, place) == (0, [Gap(20, 20, Reason.RECREATED)])
         finally:
-            history.close()
+            for one in (first, second, now):
+                one.close()
 
     run(test)

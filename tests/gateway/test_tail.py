@@ -13,21 +13,17 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from kio.schema.metadata.v11.response import MetadataResponseTopic
 
-from strandline.core.channel import Template
 from strandline.core.retry import Backoff, Failure
 from strandline.errors import KafkaError, Moved
 from strandline.gateway import tail as module
-from strandline.gateway.feed import Naming
 from strandline.gateway.hub import Hub
 from strandline.gateway.tail import Tail
 from strandline.kafka.cluster import Cluster
 from strandline.stack import KafkaCluster
 from strandline.units import Nanos
-from tests.gateway.support import create_when_gone, delete, plain, run, serving, write
+from tests.gateway.support import NAMING, create_when_gone, delete, plain, run, serving, write
 from tests.ordered.support import create_topic
 from tests.support import TIMEOUT
-
-NAMING = Naming(*map(Template.parse, ("{key}", "message", "NORMAL")))
 
 
 @pytest.fixture

@@ -6,17 +6,16 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from strandline.core.channel import Template
 from strandline.core.gap import Gap, Reason
-from strandline.gateway.feed import Feed, Naming, Record
+from strandline.gateway.feed import Feed, Record
 from strandline.gateway.hub import Hub
 from strandline.gateway.kept import Kept
 from strandline.gateway.whereabouts import Behind, Whereabouts
 from strandline.kafka.partition import Partition
 from strandline.wire.asked import NotUnderstood
 from strandline.wire.resume_token import Position
+from tests.gateway.support import NAMING
 
-NAMING = Naming(Template.parse("{key}"), Template.parse("message"), Template.parse("NORMAL"))
 OFFSETS = st.integers(0, 30)
 
 

@@ -563,10 +563,25 @@ def test_a_port_of_a_broker_that_is_taken_is_told_with_its_setting(caplog: pytes
             (line,) = caplog.messages
             reason = "Address already in use; change listen.first_broker_port in the file"
             assert line == f"cannot listen on {LOOPBACK}:{port}: {reason}"
-            assert proxy._unheard is not None
-            # Looked at again: nobody is kept out any more.
+
+    in_a_loop(checks)
+
+
+def test_a_port_of_a_broker_that_is_free_when_it_is_looked_at_again_is_no_trouble_any_more() -> None:
+    async def checks() -> None:
+        proxy = Proxy(settings(free_ports(5)))
+        (name, cluster), *_ = proxy.clusters.items()
+        cluster.brokers = {1: Broker(LOOPBACK, 1, None)}
+        port = proxy.place(name, 1)[1]
+        troubled = []
+        with socket.create_server((LOOPBACK, port)):
             proxy._listen_for_brokers()
-            assert proxy._unheard is None
+            troubled.append(proxy._unheard is not None)
+        proxy._listen_for_brokers()
+        troubled.append(proxy._unheard is not None)
+        assert troubled == [True, False]
+        assert [*proxy._listening] == [port]
+        proxy._stop_listening(port, proxy._listening[port][0])
 
     in_a_loop(checks)
 

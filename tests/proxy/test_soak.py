@@ -153,9 +153,10 @@ def trouble(
         log.warning("%d faults, %d records acknowledged", count, len(written))
         try:
             wait_for(lambda: written <= readers[0].read | readers[1].read, "the group has read everything", PATIENCE_S)
-        finally:
+        except AssertionError:
             missing = sorted(written - readers[0].read - readers[1].read)
             log.warning("%d of them were not read: %s", len(missing), missing[:10])
+            raise
     for topic, writer in writers.items():
         assert set(writer.acknowledged.values()) == {1}
         assert lies_there(clusters[topic.startswith("eu.")], topic, writer.acknowledged)

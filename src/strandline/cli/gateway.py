@@ -22,7 +22,7 @@ from strandline.clock import SystemClock
 from strandline.config import Secret, parse_address
 from strandline.counts import counted
 from strandline.errors import OptionError, StrandlineError
-from strandline.gateway.client import check_url
+from strandline.gateway.address import shown
 from strandline.gateway.config import GatewayConfig, Settings, settings_of
 from strandline.gateway.messages import Start, State
 from strandline.gateway.metrics import Metrics
@@ -117,7 +117,7 @@ def verify(
         raise OptionError("--clients, --rate and --seconds take more than 0")
     if recreates < 0:
         raise OptionError("--recreates takes no less than 0")
-    check_url(url)
+    name = shown(url, "--url")
     chosen = secrets.randbelow(1 << 32) if seed is None else seed
     settings = kafka_settings(os.environ, kafka_config, (), kafka, None)
     trial = Trial(
@@ -142,7 +142,7 @@ def verify(
     for fault in outcome.faults[:SHOWN]:
         print(f"  {fault}")
     if outcome.faults:
-        raise StrandlineError(f"{url} did not keep its word: {counted(len(outcome.faults), 'fault')}")
+        raise StrandlineError(f"{name} did not keep its word: {counted(len(outcome.faults), 'fault')}")
 
 
 def _token_in(file: Path) -> str:

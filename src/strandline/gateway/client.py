@@ -22,7 +22,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from strandline import tls
-from strandline.errors import GatewayRefused, OptionError
+from strandline.errors import GatewayRefused
+from strandline.gateway.address import shown
 from strandline.gateway.heard import Envelope, Message, Missed, message, read
 from strandline.gateway.parting import part
 from strandline.gateway.place import InMemory, Place, Store
@@ -71,10 +72,8 @@ class GatewayClient:
 
         The gateway is asked whether it is alive every `quiet`, and left where it does not say so within `answer`.
         """
-        check_url(url)
         self._url = url
-        self._name = url.partition("?")[0]
-        """What is told of it: behind this there may be a secret."""
+        self._name = shown(url)
         self._channels = list(channels)
         self._store = InMemory() if store is None else store
         self._client_id = client_id
@@ -114,8 +113,8 @@ class GatewayClient:
                         self._place.pass_over(item.topic, item.partition, item.first, item.last, item.reason)
                     await self._store.save(self._place)
             except (ConnectionClosed, OSError, TimeoutError, InvalidHandshake, _Again) as error:
-                if (refusal := self._refusal(error)) is not None:
-                    raise GatewayRefused(self._name, refusal) from None
+                if self._is_refusal(error):
+                    raise GatewayRefused(self._name, str(error)) from None
                 await self._wait(error)
 
     async def _connected(self) -> AsyncIterator[Message | Missed]:
@@ -124,14 +123,7 @@ class GatewayClient:
         if self._access_token is not None:
             token = await _in_time(self._access_token)
             url += f"{'&' if '?' in url else '?'}access_token={quote(token)}"
-        async with connect(
-            url,
-            max_size=None,
-            compression=None,
-            ping_interval=self._quiet_s,
-            ping_timeout=self._answer_s,
-            close_timeout=self._answer_s,
-        ) as connection:
+        async with await self._dialled(url) as connection:
             if self._is_closed:
                 return  # it was left while it connected
             self._connection = connection
@@ -148,6 +140,25 @@ class GatewayClient:
             finally:
                 refreshing.cancel()
                 await part(connection)
+
+    async def _dialled(self, url: str) -> ClientConnection:
+        try:
+            return await connect(
+                url,
+                max_size=None,
+                compression=None,
+                ping_interval=self._quiet_s,
+                ping_timeout=self._answer_s,
+                close_timeout=self._answer_s,
+            )
+        except ssl.SSLError as error:
+            # With one that was served before, that passes.
+            if self.connects == 0 and tls.is_answered_without(error):
+                raise GatewayRefused(self._name, "there is no TLS on this port: write ws:") from None
+            if self.connects == 0 and isinstance(error, ssl.SSLCertVerificationError):
+                problem = f"its certificate is not believed: {error.verify_message}"
+                raise GatewayRefused(self._name, problem) from None
+            raise
 
     async def _heard(self, connection: ClientConnection, text: str | bytes) -> Message | Missed | None:
         """What a text has for the application; anything else it says is done."""
@@ -232,25 +243,12 @@ class GatewayClient:
         finally:
             self._waiting.cancel()
 
-    def _refusal(self, error: BaseException) -> str | None:
-        """Why trying again is of no use, where it is not."""
-        match error:
-            case InvalidStatus() if error.response.status_code in REFUSED_AT_THE_DOOR:
-                return str(error)
-            case ConnectionClosed() if self._access_token is None and error.rcvd and error.rcvd.code == EXPIRED:
-                return str(error)
-            case ssl.SSLCertVerificationError():
-                return f"its certificate is not believed: {error.verify_message}"
-            case _ if tls.is_answered_without(error):
-                return "there is no TLS on this port: write ws:"
-            case _:
-                return None
-
-
-def check_url(url: str) -> None:
-    """Refuse what is no address of a gateway."""
-    if not url.startswith(("ws://", "wss://")):
-        raise OptionError(f"'{url}' is no address of a gateway: ws://HOST:PORT, or wss:// with TLS")
+    def _is_refusal(self, error: BaseException) -> bool:
+        """Whether trying again is of no use."""
+        if isinstance(error, InvalidStatus):
+            return error.response.status_code in REFUSED_AT_THE_DOOR
+        has_expired = isinstance(error, ConnectionClosed) and error.rcvd is not None and error.rcvd.code == EXPIRED
+        return has_expired and self._access_token is None
 
 
 class _Again(Exception):

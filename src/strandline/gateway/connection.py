@@ -149,7 +149,8 @@ class Connection(asyncio.Protocol):
                 return  # it has been shown out
 
     def eof_received(self) -> bool:
-        if self._protocol is not None:
+        # Before the handshake is over there is nobody to say anything to.
+        if self._protocol is not None and self._protocol.state is not CONNECTING:
             self._protocol.receive_eof()
             self._serve(self._protocol)
         return False
@@ -186,7 +187,7 @@ class Connection(asyncio.Protocol):
             self._flush(protocol)
         events = protocol.events_received()
         if isinstance(protocol.handshake_exc, InvalidMessage):
-            # One that speaks TLS here knows by an answer, whatever it says, that nobody else does.
+            # A client that speaks TLS learns from any plain answer that there is none on this port.
             self._show_out(HTTPStatus.BAD_REQUEST, b"this is no request of HTTP\n")
             return
         if protocol.state is CONNECTING and (len(events) > 1 or (events and protocol.data_to_send())):

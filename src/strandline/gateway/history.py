@@ -61,6 +61,7 @@ class History:
         self._epoch_ends = Rounds(self._ask_epoch_end)
         self._times = Rounds(self._ask_time)
         self._confirmed = Rounds(self._confirm)
+        self._renewals = Rounds(self._start_anew)
         self._kept: OrderedDict[tuple[Feed, int], Chunk] = OrderedDict()
         self._coming: dict[tuple[Feed, int], asyncio.Task[Chunk]] = {}
         self._slots = asyncio.Semaphore(READ_AT_ONCE)
@@ -110,27 +111,31 @@ class History:
         try:
             return (await self._cluster.offsets({partition: time}, isolation))[partition].offset
         except TopicReplaced:
-            await self._start_anew()
+            await self._renewals.answer(None)
             raise
 
     async def _ask_epoch_end(self, wanted: tuple[Partition, int]) -> int | None:
         try:
             return await self._cluster.epoch_end(*wanted)
         except TopicReplaced:
-            await self._start_anew()
+            await self._renewals.answer(None)
             raise
 
     async def _confirm(self, feed: Feed) -> None:
+        if not self._has(feed):
+            # It may be this one that is behind: the feed is read by another.
+            await self._renewals.answer(None)
+        if not self._has(feed):
+            raise TopicReplaced(feed.partition.topic)
         try:
-            self._see_same(feed)
             await self._cluster.confirm([feed.partition])
         except TopicReplaced:
-            await self._start_anew()
+            await self._renewals.answer(None)
             raise
 
-    def _see_same(self, feed: Feed) -> None:
-        if self._cluster.topic_id(feed.partition.topic) != feed.topic_id:
-            raise TopicReplaced(feed.partition.topic)
+    def _has(self, feed: Feed) -> bool:
+        """Whether a feed is of the topic that is known here by its name."""
+        return self._cluster.topic_id(feed.partition.topic) == feed.topic_id
 
     async def read(self, feed: Feed, offset: int, most_bytes: int) -> Chunk:
         """The chunk that an offset lies in, of about so many bytes where it has to be read."""
@@ -150,7 +155,7 @@ class History:
             try:
                 chunk = await again(lambda: self._fetch(feed, offset, most_bytes), self._cluster.patience)
             except TopicReplaced:
-                await self._start_anew()
+                await self._renewals.answer(None)
                 raise
         self._kept[feed, offset] = chunk
         self._bytes += chunk.nbytes
@@ -158,7 +163,7 @@ class History:
             self._bytes -= self._kept.popitem(last=False)[1].nbytes
         return chunk
 
-    async def _start_anew(self) -> None:
+    async def _start_anew(self, _: None) -> None:
         """A topic was made anew: whoever asks again asks for the new one."""
         fresh = self._new_cluster()
         try:
@@ -171,7 +176,8 @@ class History:
 
     async def _fetch(self, feed: Feed, offset: int, most_bytes: int) -> Chunk:
         partition = feed.partition
-        self._see_same(feed)
+        if not self._has(feed):
+            raise TopicReplaced(partition.topic)
         try:
             (fetched,) = await self._cluster.fetch(
                 self._cluster.leader(partition),
@@ -188,6 +194,7 @@ class History:
             raise
         if fetched.error is ErrorCode.offset_out_of_range:
             starts = await self._cluster.offsets({partition: EARLIEST}, ISOLATION)
+            await self._cluster.confirm([partition])
             first = max(offset, starts[partition].offset)
             if first == offset:
                 raise Moved(partition, "it moved while we looked")

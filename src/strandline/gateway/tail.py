@@ -28,6 +28,8 @@ from strandline.units import Nanos
 
 MAX_WAIT = timedelta(milliseconds=500)
 LOOK_EVERY_S = 5.0
+# How often it begins anew where a topic is made anew while its end is looked for.
+START_TRIES, START_AGAIN_S = 10, 0.5
 # Once it reads, everything is asked again for ever; who waited longer for one partition would keep all others waiting.
 PATIENCE = timedelta(seconds=2)
 # A partition that is not there while others are is asked for again after so long, and then less and less often.
@@ -75,25 +77,29 @@ class Tail:
 
     async def start(self) -> None:
         """Find the ends of all partitions, and read on from there."""
-        for partition, end in (await self._ends()).items():
-            self._add(partition, end)
-        await self._set_horizons()
+        for left in reversed(range(START_TRIES)):
+            try:
+                await self._find_ends()
+                break
+            except TopicReplaced as error:
+                if not left:
+                    raise
+                log.warning("%s", error)
+                self._hub.feeds.clear()
+                self.cluster.close()
+                self.cluster = Cluster(self._settings)
+                await asyncio.sleep(START_AGAIN_S)
         self.cluster.patience = PATIENCE
         self._read_from_all()
         self._run("look", self._look())
 
-    async def _ends(self) -> dict[Partition, int]:
-        while True:
-            try:
-                partitions = await self.cluster.partitions(self._namings)
-                found = await self.cluster.offsets(dict.fromkeys(partitions, LATEST), ISOLATION)
-                await self.cluster.confirm(partitions)
-            except TopicReplaced as error:
-                log.warning("%s", error)
-                self.cluster.close()
-                self.cluster = Cluster(self._settings)
-            else:
-                return {partition: place.offset for partition, place in found.items()}
+    async def _find_ends(self) -> None:
+        partitions = await self.cluster.partitions(self._namings)
+        ends = await self.cluster.offsets(dict.fromkeys(partitions, LATEST), ISOLATION)
+        await self.cluster.confirm(partitions)
+        for partition in partitions:
+            self._add(partition, ends[partition].offset)
+        await self._set_horizons()
 
     async def stop(self) -> None:
         """End all tasks."""
@@ -153,10 +159,9 @@ class Tail:
                 )
                 if cluster is not self.cluster:
                     continue  # what came is of a topic that is no more
-                for fetched in answers:
-                    if fetched.records:
-                        lately.pop(fetched.partition, None)
-                        lately[fetched.partition] = None
+                for partition in [fetched.partition for fetched in answers if fetched.records]:
+                    lately.pop(partition, None)
+                    lately[partition] = None
                 moved = [fetched for fetched in answers if not await self._take(fetched)]
                 if len(moved) == len(wanted):
                     raise Moved(moved[0].partition, moved[0].error.name)
@@ -165,6 +170,8 @@ class Tail:
                     self._troubles[node] = str(Moved(moved[0].partition, moved[0].error.name))
                     self._look_aside()
             except (BrokerUnreachable, Moved, TopicReplaced) as error:
+                if cluster is not self.cluster:
+                    continue  # it was closed meanwhile, for a topic was made anew
                 attempt += 1
                 self._troubles[node] = str(error)
                 await self._look_again(error, attempt)
@@ -306,7 +313,7 @@ class Tail:
         fresh.patience = PATIENCE
         try:
             found = await fresh.partitions(self._namings)
-            # A broker that was cut off for a while may speak of a topic that is no more.
+            # Who says so may be a broker that was cut off for a while: the leaders know.
             await fresh.confirm([partition for partition in found if self._is_another(partition, fresh)])
         except BaseException:
             # The old one stays, and will say the same again: until everybody is told, nobody reads the new topic.
@@ -326,6 +333,6 @@ class Tail:
         return found
 
     def _is_another(self, partition: Partition, cluster: Cluster) -> bool:
-        """Whether a partition that is read is of a topic that a cluster has another of the name of."""
+        """Whether a cluster knows a partition that is read as one of another topic of the same name."""
         feed = self._hub.feeds.get(partition)
         return feed is not None and feed.topic_id != cluster.topic_id(partition.topic)

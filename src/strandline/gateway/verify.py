@@ -12,6 +12,7 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 
 from strandline.core.audience import Wanted
 from strandline.errors import GatewayRefused
+from strandline.gateway.address import shown
 from strandline.gateway.visitor import Outcome, Trial, Visitor
 from strandline.gateway.written import END, Writer
 
@@ -60,26 +61,35 @@ async def verify(
 
 async def _call(trial: Trial) -> None:
     """See that the gateway is there and serves the topic, before anything is written."""
+    name = shown(trial.url)
     try:
         async with asyncio.timeout(CALL_S), trial.dial() as connection:
             await connection.send(msgspec.json.encode({"type": "subscribe", "data": {"channels": [END]}}), text=True)
             told = msgspec.json.decode(await connection.recv())
     except TimeoutError:
-        raise GatewayRefused(trial.url, f"nobody can be served there: no answer within {CALL_S:g} s") from None
+        raise GatewayRefused(name, f"nobody can be served there: no answer within {CALL_S:g} s") from None
     except (WebSocketException, OSError) as error:
-        problem = str(error) or "the connection was broken off"
-        if trial.url.startswith("wss:"):
-            problem = f"{problem} (is there TLS on this port? without it write ws:)"
-        elif isinstance(error, InvalidStatus) and error.response.status_code == HTTPStatus.UNAUTHORIZED:
-            problem = f"{problem} (does it take the token of --token-file?)"
-        raise GatewayRefused(trial.url, f"nobody can be served there: {problem}") from None
+        raise GatewayRefused(name, f"nobody can be served there: {_problem(trial, error)}") from None
     match told:
         case {"positions": positions} if trial.topic in positions:
             return
         case {"positions": _}:
-            raise GatewayRefused(trial.url, f"topic '{trial.topic}' is not among those that it serves")
+            raise GatewayRefused(name, f"topic '{trial.topic}' is not among those that it serves")
         case _:
-            raise GatewayRefused(trial.url, f"it does not let us hear '{END}': {told.get('message')}")
+            raise GatewayRefused(name, f"it does not let us hear '{END}': {told.get('message')}")
+
+
+def _problem(trial: Trial, error: Exception) -> str:
+    """What is wrong, and what may be done about it."""
+    problem = str(error) or "the connection was broken off"
+    if isinstance(error, InvalidStatus):
+        if error.response.status_code != HTTPStatus.UNAUTHORIZED:
+            return problem
+        remedy = "name a file with a token: --token-file" if trial.token is None else "it does not take this token"
+        return f"{problem} ({remedy})"
+    if trial.url.lower().startswith("wss:"):
+        return f"{problem} (is there TLS on this port? without it write ws:)"
+    return problem
 
 
 async def _nothing() -> None:

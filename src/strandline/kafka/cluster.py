@@ -36,6 +36,7 @@ from strandline.core.retry import Backoff, Failure, GiveUp, Policy, Within, deci
 from strandline.errors import (
     BrokerRefused,
     BrokerUnreachable,
+    ClusterClosed,
     KafkaError,
     Moved,
     NoBroker,
@@ -93,6 +94,9 @@ MOVED = frozenset(
     }
 )
 
+# What a broker says that has the partition, to who fetches from beyond its end.
+KNOWN = frozenset({ErrorCode.none, ErrorCode.offset_out_of_range})
+
 T = TypeVar("T")
 
 
@@ -135,7 +139,7 @@ async def again(act: Callable[[], Awaitable[T]], patience: timedelta = PATIENCE)
     while True:
         try:
             return await act()
-        except WrongListener:
+        except (WrongListener, ClusterClosed):
             raise
         except (BrokerUnreachable, Moved):
             elapsed = Nanos(clock.monotonic() - begin)
@@ -171,6 +175,7 @@ class Cluster:
         self._reading: dict[int, Connection] = {}
         self._opening: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By node: one that does not answer keeps nobody from the others."""
+        self._is_closed = False
 
     async def partitions(self, topics: Collection[str]) -> list[Partition]:
         """Every partition of the topics, each with a leader."""
@@ -235,14 +240,7 @@ class Cluster:
     async def epoch_end(self, partition: Partition, epoch: int) -> int | None:
         """Where the records end that leaders up to an epoch have written; None where nobody knows of it any more."""
 
-        async def ask() -> int | None:
-            try:
-                return await self._epoch_end_of(self.leader(partition), partition, epoch)
-            except (BrokerUnreachable, Moved):
-                await self.refresh()
-                raise
-
-        return await again(ask, self.patience)
+        return await self._ask_leaders(lambda: self._epoch_end_of(self.leader(partition), partition, epoch))
 
     async def _epoch_end_of(self, node: int, partition: Partition, epoch: int) -> int | None:
         asked = OffsetForLeaderPartition(
@@ -269,15 +267,10 @@ class Cluster:
 
         async def ask() -> None:
             missing = {partition: time for partition, time in wanted.items() if partition not in found}
-            by_node = self._by_leader(missing)
-            try:
-                for node, part in by_node.items():
-                    found.update(await self._offsets_of(node, part, isolation))
-            except (BrokerUnreachable, Moved):
-                await self.refresh()
-                raise
+            for node, part in self._by_leader(missing).items():
+                found.update(await self._offsets_of(node, part, isolation))
 
-        await again(ask, self.patience)
+        await self._ask_leaders(ask)
         return found
 
     async def _offsets_of(
@@ -319,11 +312,12 @@ class Cluster:
         partition_bytes: int,
         max_wait: timedelta,
         admit: Admit | None = None,
+        aside: bool = False,
     ) -> list[Fetched]:
         """Whole record batches from the given positions on, of partitions that one node leads, the first ones first.
 
         At least one batch comes where there is one, however large. Waits for the first record, `max_wait` at most.
-        What comes is told to `admit`, and waits for it.
+        What comes is told to `admit`, and waits for it. `aside`: without waiting for those that are fetched already.
         """
         topics = tuple(
             FetchTopic(
@@ -349,7 +343,7 @@ class Cluster:
             topics=topics,
             forgotten_topics_data=(),
         )
-        connection = await self._connect(node, self._reading)
+        connection = await self._connect(node, self._asking if aside else self._reading)
         within = ANSWER_WITHIN + max_wait.total_seconds()
         answer = await connection.ask(request, FetchResponse, within=within, admit=admit)
         if answer.error_code is not ErrorCode.none:
@@ -371,25 +365,21 @@ class Cluster:
         """Whole record batches of one partition from a position on, where there are some, from whoever leads it."""
 
         async def ask() -> Fetched:
-            try:
-                (fetched,) = await self.fetch(
-                    self.leader(partition),
-                    {partition: position},
-                    isolation,
-                    max_bytes=max_bytes,
-                    partition_bytes=max_bytes,
-                    max_wait=timedelta(0),
-                )
-                if fetched.error is not ErrorCode.none:
-                    raise _trouble(fetched.error, partition)
-                if not fetched.records:
-                    raise Moved(partition, "its leader does not have the records yet")
-            except (BrokerUnreachable, Moved):
-                await self.refresh()
-                raise
+            (fetched,) = await self.fetch(
+                self.leader(partition),
+                {partition: position},
+                isolation,
+                max_bytes=max_bytes,
+                partition_bytes=max_bytes,
+                max_wait=timedelta(0),
+            )
+            if fetched.error is not ErrorCode.none:
+                raise _trouble(fetched.error, partition)
+            if not fetched.records:
+                raise Moved(partition, "its leader does not have the records yet")
             return fetched
 
-        return await again(ask, self.patience)
+        return await self._ask_leaders(ask)
 
     async def confirm(self, partitions: Collection[Partition]) -> None:
         """See that partitions are still those of the topics that we know; raises TopicReplaced.
@@ -399,26 +389,36 @@ class Cluster:
         """
 
         async def ask() -> None:
+            for node, part in self._by_leader(dict.fromkeys(partitions, NO_RECORD)).items():
+                for fetched in await self.fetch(
+                    node,
+                    part,
+                    Isolation.READ_UNCOMMITTED,
+                    max_bytes=1,
+                    partition_bytes=1,
+                    max_wait=timedelta(0),
+                    aside=True,
+                ):
+                    if fetched.error not in KNOWN:
+                        raise _trouble(fetched.error, fetched.partition)
+
+        await self._ask_leaders(ask)
+
+    async def _ask_leaders(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask until it is answered; who leads what is looked up again whenever it is not."""
+
+        async def asked() -> T:
             try:
-                for node, part in self._by_leader(dict.fromkeys(partitions, NO_RECORD)).items():
-                    for fetched in await self.fetch(
-                        node,
-                        part,
-                        Isolation.READ_UNCOMMITTED,
-                        max_bytes=1,
-                        partition_bytes=1,
-                        max_wait=timedelta(0),
-                    ):
-                        if fetched.error in MOVED:
-                            raise Moved(fetched.partition, fetched.error.name)
+                return await ask()
             except (BrokerUnreachable, Moved):
                 await self.refresh()
                 raise
 
-        await again(ask, self.patience)
+        return await again(asked, self.patience)
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection, for good."""
+        self._is_closed = True
         for connection in (*self._asking.values(), *self._reading.values()):
             connection.close()
         self._asking.clear()
@@ -452,10 +452,16 @@ class Cluster:
                 failure = error
             else:
                 return connection
-        raise failure if isinstance(failure, WrongListener) else NoBroker(self.address, failure) from failure
+        if isinstance(failure, WrongListener | ClusterClosed):
+            raise failure
+        raise NoBroker(self.address, failure) from failure
 
     async def _open(self, host: str, port: int) -> Connection:
-        return await Connection.open(host, port, self._security, client_id=self._client_id, within=CONNECT_WITHIN)
+        connection = await Connection.open(host, port, self._security, client_id=self._client_id, within=CONNECT_WITHIN)
+        if self._is_closed:
+            connection.close()
+            raise ClusterClosed(self.address)
+        return connection
 
     def _by_leader(self, partitions: Mapping[Partition, int]) -> dict[int, dict[Partition, int]]:
         by_node: dict[int, dict[Partition, int]] = defaultdict(dict)

@@ -156,8 +156,8 @@ async def offset_fetch(exchange: Exchange) -> Any:
 
 
 async def _offsets_of_one(exchange: Exchange, group: Any) -> Any:
-    answer = answer_type(exchange.request.__api_key__, exchange.request.__version__)
-    refuse = partial(refused_part, item_type(answer, "groups"), group)
+    kind = answer_type(exchange.request.__api_key__, exchange.request.__version__)
+    refuse = partial(refused_part, item_type(kind, "groups"), group)
     if not _is_at_home(exchange, group.group_id):
         return refuse(ErrorCode.not_coordinator)
 
@@ -167,7 +167,7 @@ async def _offsets_of_one(exchange: Exchange, group: Any) -> Any:
             given |= {"member_id": None, "member_epoch": i32(NO_GENERATION)}
         request = replace(exchange.request, groups=(replace(group, **given),))
         answer = await _ask_offsets(exchange, cluster, group.group_id, request)
-        return answer.groups[0]
+        return None if answer is None else answer.groups[0]
 
     return await _merged_offsets(exchange, group.topics, ask, refuse)
 
@@ -196,8 +196,7 @@ async def _ask_offsets(exchange: Exchange, cluster: str, group_id: str, request:
     try:
         return await at_coordinator(exchange.realm, cluster, group_id, request)
     except KafkaError:
-        # To this clients ask again. After COORDINATOR_NOT_AVAILABLE librdkafka never reads the partitions.
-        return refused(request, ErrorCode.coordinator_load_in_progress)
+        return None
 
 
 async def _merged_offsets(exchange: Exchange, topics: Any, ask: Any, refuse: Callable[[ErrorCode], Any]) -> Any:
@@ -211,10 +210,13 @@ async def _merged_offsets(exchange: Exchange, topics: Any, ask: Any, refuse: Cal
         clusters = {str(name): tuple(part) for name, part in parts.items() if part or name == home}
     told = await asyncio.gather(*(ask(name, part, abroad=name != home) for name, part in clusters.items()))
     answers = dict(zip(clusters, told, strict=True))
+    # Refused is all that was asked for: a client that finds only a part of it in an answer waits for the rest for ever.
     for one in (answers[home], *told):
         code = getattr(one, "error_code", ErrorCode.none)
+        if one is None:
+            # To this clients ask again. After COORDINATOR_NOT_AVAILABLE librdkafka never reads the partitions.
+            return refuse(ErrorCode.coordinator_load_in_progress)
         if code is not ErrorCode.none:
-            # All that was asked for: a client that finds only a part of it in an answer waits for the rest for ever.
             return refuse(code)
     # A cluster may have offsets of the group's name for topics that clients see of another one, or not at all.
     found = [
