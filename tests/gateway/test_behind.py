@@ -193,9 +193,8 @@ def test_a_topic_that_is_served_no_more_is_told_and_the_others_go_on(kafka: Kafk
     write(kafka.address, other, [(0, "a", n) for n in range(3)])
 
     async def test() -> None:
-        client = GatewayClient("", ["a"])
         async with serving(kafka.address, [topic, other], **KEYS) as both:
-            client._url = both.address
+            client = GatewayClient(both.address, ["a"])
             async with client:
                 items = aiter(client)
                 await asyncio.to_thread(write, kafka.address, topic, [(0, "a", 0)])
