@@ -171,8 +171,10 @@ class History:
         except BaseException:
             fresh.close()
             raise
-        self._cluster.close()
-        self._cluster = fresh
+        if any(fresh.topic_id(topic) != self._cluster.topic_id(topic) for topic in self._topics):
+            fresh, self._cluster = self._cluster, fresh
+        # Where nothing has changed since, nobody is disturbed who asks already.
+        fresh.close()
 
     async def _fetch(self, feed: Feed, offset: int, most_bytes: int) -> Chunk:
         partition = feed.partition
