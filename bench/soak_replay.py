@@ -77,7 +77,7 @@ def check(holds: bool, told: str) -> None:
 
 
 async def stop(member: Member) -> None:
-    """Ask a member to end. One that has only just begun knows nothing of signals yet, or of nothing that it could end."""
+    """Ask a member to end. One that has only just begun may know of no signals, or of nothing to end."""
     code = await member.end(signal.SIGTERM)
     has_only_begun = code == -signal.SIGTERM or (code == 1 and member.log == "strandline: interrupted\n")
     check(code == 0 or has_only_begun, f"exit code {code}: {member.log}")
