@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from strandline.core.histogram import Histogram
+from strandline.counts import counted
 from strandline.errors import StrandlineError, TargetError
 from strandline.replay.beginning import From
 from strandline.replay.replay import Replay
@@ -85,7 +86,7 @@ def check_answered(url: str, failed: int, answered: int) -> None:
 def check_read(topic: str, buried: int, requests: int) -> None:
     """Raise where records could not be read and no request was found: the topic may be no capture at all."""
     if buried and not requests:
-        what = "1 record is" if buried == 1 else f"{buried:,} records are"
+        what = counted(buried, "record is", "records are")
         raise StrandlineError(f"'{topic}': no request was found, and {what} no captured traffic")
 
 

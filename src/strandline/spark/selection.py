@@ -216,7 +216,7 @@ def _checked(rows: DataFrame) -> int | None:
         )
     for kind, problem in (("line", LINE_PROBLEM), ("header", HEADER_PROBLEM)):
         if count := found[f"{kind}_count"]:
-            told = "1 request cannot be sent," if count == 1 else f"{count:,} requests cannot be sent, the first"
+            told = counted(count, "request cannot be sent,", "requests cannot be sent, the first")
             raise OptionError(f"{told} of connection {found[f'{kind}_first']!r}: {problem}")
     return None if found["first"] is None else int(found["first"]) * 1000
 

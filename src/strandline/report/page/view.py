@@ -6,6 +6,7 @@ from enum import Enum
 import msgspec
 from msgspec.structs import replace
 
+from strandline.counts import counted
 from strandline.report.page.text import line, message
 from strandline.report.summary import Curve, Difference, Endpoint, Example, Gate, Moment, Noise, Summary, Verdict
 
@@ -69,10 +70,10 @@ def _headline(summary: Summary) -> tuple[State, str, str]:
     same = summary.verdicts.get(Verdict.SAME, 0)
     sentence = f"{same:,} of {total:,} exchanges are the same"
     slow = sum(endpoint.regressed for endpoint in summary.endpoints)
-    slower = f" {slow:,} endpoint{'s have' if slow > 1 else ' has'} become slower." if slow else ""
+    slower = f" {counted(slow, 'endpoint has', 'endpoints have')} become slower." if slow else ""
     if summary.gates:
         missed = sum(not gate.passed for gate in summary.gates)
-        gates = "1 gate" if len(summary.gates) == 1 else f"{len(summary.gates)} gates"
+        gates = counted(len(summary.gates), "gate")
         detail = f"{sentence} ({percent(same, total)}).{slower}"
         if missed:
             return State.FAILED, f"Failed {missed} of {gates}", detail
@@ -85,7 +86,7 @@ def _headline(summary: Summary) -> tuple[State, str, str]:
 
 def _passed_over(summary: Summary) -> list[str]:
     counts = ((summary.repeats, "repeated"), (summary.malformed, "no results"))
-    return [f"{count:,} {'record' if count == 1 else 'records'} left out: {why}" for count, why in counts if count]
+    return [f"{counted(count, 'record')} left out: {why}" for count, why in counts if count]
 
 
 def _bounded(summary: Summary) -> tuple[Summary, list[str]]:
