@@ -6,9 +6,11 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
+from websockets.asyncio.server import serve
 
 from strandline.cli import gateway as command
 from strandline.core.gap import Gap
@@ -18,7 +20,7 @@ from strandline.gateway.feed import Feed, Record
 from strandline.gateway.hub import Hub
 from strandline.gateway.server import Gateway
 from strandline.gateway.verify import Outcome, Trial, verify
-from strandline.gateway.visitor import ALL
+from strandline.gateway.visitor import ALL, Visitor
 from strandline.kafka.partition import Partition
 from strandline.stack import KafkaCluster
 from strandline.stack.ports import free_port
@@ -111,6 +113,23 @@ def test_a_gateway_that_asks_for_a_token_is_tried_with_one_from_a_file(kafka: Ka
             code, said = await told(gateway, f"{good}\n")
             assert (code, said.endswith(" told, 0 faults\n")) == (0, True), said
             assert good not in said
+
+    run(test)
+
+
+def test_a_client_that_is_stopped_while_it_reads_nothing_is_cut_off() -> None:
+    async def test() -> None:
+        async with serve(lambda connection: connection.wait_closed(), "127.0.0.1", 0, close_timeout=0.1) as server:
+            port = next(iter(server.sockets)).getsockname()[1]
+            trial = Trial(url=f"ws://127.0.0.1:{port}", kafka={}, topic="t")
+            visitor = Visitor(trial, 0, Outcome(), writer=Mock())
+            visitor._random = Mock(random=lambda: 0.5)  # it freezes, for a second
+            async with trial.dial() as connection:
+                frozen = asyncio.create_task(visitor._drop(connection))
+                await asyncio.sleep(0)
+                frozen.cancel()
+                await asyncio.wait([frozen])
+                assert connection.transport.is_closing()
 
     run(test)
 

@@ -323,6 +323,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         ("127.0.0.1:1", "settings are a mapping such as"),
         ({"bootstrap.servers": "127.0.0.1:port"}, "'127.0.0.1:port' is not host:port"),
         ({"bootstrap.servers": "127.0.0.1:²"}, "'127.0.0.1:²' is not host:port"),
+        ({"bootstrap.servers": "http://127.0.0.1:1"}, "'http://127.0.0.1:1' is not host:port"),
         ({"bootstrap.servers": "127.0.0.1:1", "sasl.password": "p"}, "a user is given, and security.protocol is not"),
         ({"bootstrap.servers": "127.0.0.1:1", "security.protocol": "magic"}, "security.protocol"),
         ({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "sesion.timeout.ms": "5"}, "sesion.timeout.ms"),

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
+from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -45,7 +46,7 @@ FINAL = {
     "no_channels",
 }
 TOKEN_FAULTS = ("token_",)
-REFUSED_AT_THE_DOOR = {401, 403}
+REFUSED_AT_THE_DOOR = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 EXPIRED = 4001
 # A fresh token is shown when so much of the life of the last one is over.
 REFRESH_AFTER = 0.8
@@ -114,7 +115,9 @@ class GatewayClient:
                     await self._store.save(self._place)
             except (ConnectionClosed, OSError, TimeoutError, InvalidHandshake, _Again) as error:
                 if self._is_refusal(error):
-                    raise GatewayRefused(self._name, str(error)) from None
+                    asks = isinstance(error, InvalidStatus) and error.response.status_code == HTTPStatus.UNAUTHORIZED
+                    remedy = " (it asks for a token: access_token)" if asks and self._access_token is None else ""
+                    raise GatewayRefused(self._name, f"{error}{remedy}") from None
                 await self._wait(error)
 
     async def _connected(self) -> AsyncIterator[Message | Missed]:

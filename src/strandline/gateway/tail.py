@@ -35,6 +35,8 @@ PATIENCE = timedelta(seconds=2)
 # A partition that is not there while others are is asked for again after so long, and then less and less often.
 AWAY_S = 0.05
 MOST_AWAY_S = 2.0
+# At first a leader may just have moved; by then it is known what is wrong.
+TOLD_AT = (1, 6)
 FETCH_BYTES = 1 << 20
 FOREVER = replace(AGAIN, until=Within(Nanos(2**62)))
 
@@ -253,7 +255,7 @@ class Tail:
 
     async def _look_again(self, error: KafkaError, attempt: int) -> None:
         """Wait a little, and ask who leads what."""
-        if attempt == 1:
+        if attempt in TOLD_AT:
             log.warning("%s; trying again", error)
         draw = random.random()  # noqa: S311  (spreads retries, keeps no secret)
         answer = decide(FOREVER, Failure.TRANSIENT, attempt=attempt, elapsed=Nanos(0), draw=draw)

@@ -162,8 +162,11 @@ class Visitor:
             connection.transport.abort()
         elif how < 0.6:
             connection.transport.pause_reading()
-            await asyncio.sleep(self._random.random() * LONGEST_FREEZE_S)
-            connection.transport.abort()
+            try:
+                await asyncio.sleep(self._random.random() * LONGEST_FREEZE_S)
+            finally:
+                # Also where the trial is stopped meanwhile: one that reads nothing cannot leave in good order.
+                connection.transport.abort()
 
     async def _hear(self, connection: ClientConnection, heard: dict[str, Any]) -> None:
         match heard:

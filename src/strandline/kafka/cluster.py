@@ -68,6 +68,8 @@ LATEST = -1
 EARLIEST = -2
 HIGHEST_TIME = -3
 DEFAULT_PORT = 9092
+# What may stand before an address, as a broker writes its own; it says nothing here.
+PROTOCOLS = frozenset({"", "plaintext", "ssl", "sasl_plaintext", "sasl_ssl"})
 PORT = re.compile(r"[0-9]{1,5}")
 HOST = re.compile(r"(?=.*\w)[\w.:%-]+")
 ANY_NODE = -1
@@ -490,10 +492,11 @@ def _trouble(code: ErrorCode, where: object) -> KafkaError:
 
 def host_and_port(place: str) -> tuple[str, int]:
     """Host and port of a broker as `bootstrap.servers` has it, also `[::1]:9092` and a host alone."""
-    named = place.strip().rpartition("://")[2]
+    protocol, _, named = place.strip().rpartition("://")
     host, colon, port = named.rpartition(":")
     if not colon or port.endswith("]"):
         host, port = named, str(DEFAULT_PORT)
-    if not PORT.fullmatch(port) or not 0 < int(port) < 65536 or not HOST.fullmatch(host.strip("[]")):
+    is_kafka = protocol.lower() in PROTOCOLS
+    if not is_kafka or not PORT.fullmatch(port) or not 0 < int(port) < 65536 or not HOST.fullmatch(host.strip("[]")):
         raise OptionError(f"'bootstrap.servers': '{place.strip()}' is not host:port")
     return host.strip("[]"), int(port)

@@ -20,7 +20,10 @@ def allow_files(connections: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     if most < needed:
-        log.warning("%d connections need %d open files, and %d are allowed (ulimit -n)", connections, needed, most)
+        log.warning(
+            "%d connections need %d open files, and %d are allowed: raise that (ulimit -n), or set connections lower",
+            connections, needed, most,
+        )  # fmt: skip
 
 
 def leave_alone_what_stays() -> None:
