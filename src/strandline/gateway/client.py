@@ -114,10 +114,8 @@ class GatewayClient:
                         self._place.pass_over(item.topic, item.partition, item.first, item.last, item.reason)
                     await self._store.save(self._place)
             except (ConnectionClosed, OSError, TimeoutError, InvalidHandshake, _Again) as error:
-                if self._is_refusal(error):
-                    asks = isinstance(error, InvalidStatus) and error.response.status_code == HTTPStatus.UNAUTHORIZED
-                    remedy = " (it asks for a token: access_token)" if asks and self._access_token is None else ""
-                    raise GatewayRefused(self._name, f"{error}{remedy}") from None
+                if self._has_expired(error):
+                    raise GatewayRefused(self._name, str(error)) from None
                 await self._wait(error)
 
     async def _connected(self) -> AsyncIterator[Message | Missed]:
@@ -145,6 +143,7 @@ class GatewayClient:
                 await part(connection)
 
     async def _dialled(self, url: str) -> ClientConnection:
+        """A connection; raises GatewayRefused where trying again is of no use."""
         try:
             return await connect(
                 url,
@@ -154,11 +153,19 @@ class GatewayClient:
                 ping_timeout=self._answer_s,
                 close_timeout=self._answer_s,
             )
+        except InvalidStatus as error:
+            status = error.response.status_code
+            if status not in REFUSED_AT_THE_DOOR:
+                raise
+            asks = status == HTTPStatus.UNAUTHORIZED and self._access_token is None
+            remedy = " (it asks for a token: access_token)" if asks else ""
+            raise GatewayRefused(self._name, f"{error}{remedy}") from None
         except ssl.SSLError as error:
-            # With one that was served before, that passes.
-            if self.connects == 0 and tls.is_answered_without(error):
+            if self.connects:
+                raise  # with one that has served before, that passes
+            if tls.is_answered_without(error):
                 raise GatewayRefused(self._name, "there is no TLS on this port: write ws:") from None
-            if self.connects == 0 and isinstance(error, ssl.SSLCertVerificationError):
+            if isinstance(error, ssl.SSLCertVerificationError):
                 problem = f"its certificate is not believed: {error.verify_message}"
                 raise GatewayRefused(self._name, problem) from None
             raise
@@ -246,12 +253,10 @@ class GatewayClient:
         finally:
             self._waiting.cancel()
 
-    def _is_refusal(self, error: BaseException) -> bool:
-        """Whether trying again is of no use."""
-        if isinstance(error, InvalidStatus):
-            return error.response.status_code in REFUSED_AT_THE_DOOR
-        has_expired = isinstance(error, ConnectionClosed) and error.rcvd is not None and error.rcvd.code == EXPIRED
-        return has_expired and self._access_token is None
+    def _has_expired(self, error: BaseException) -> bool:
+        """Whether its token has, and there is no other."""
+        is_closed = isinstance(error, ConnectionClosed) and error.rcvd is not None and error.rcvd.code == EXPIRED
+        return is_closed and self._access_token is None
 
 
 class _Again(Exception):

@@ -3,10 +3,11 @@
 import asyncio
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -26,6 +27,8 @@ READ_AT_ONCE = 4
 MOST_CHUNKS = 1000
 # A client that waits for old records hears after so long that they cannot be had now, and may ask another worker.
 PATIENCE = timedelta(seconds=10)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +111,10 @@ class History:
         return await self._offset(*wanted, ISOLATION)
 
     async def _offset(self, partition: Partition, time: int, isolation: Isolation) -> int:
-        try:
-            return (await self._cluster.offsets({partition: time}, isolation))[partition].offset
-        except TopicReplaced:
-            await self._renewals.answer(None)
-            raise
+        return (await self._asked(self._cluster.offsets({partition: time}, isolation)))[partition].offset
 
     async def _ask_epoch_end(self, wanted: tuple[Partition, int]) -> int | None:
-        try:
-            return await self._cluster.epoch_end(*wanted)
-        except TopicReplaced:
-            await self._renewals.answer(None)
-            raise
+        return await self._asked(self._cluster.epoch_end(*wanted))
 
     async def _confirm(self, feed: Feed) -> None:
         if not self._has(feed):
@@ -127,8 +122,12 @@ class History:
             await self._renewals.answer(None)
         if not self._has(feed):
             raise TopicReplaced(feed.partition.topic)
+        await self._asked(self._cluster.confirm([feed.partition]))
+
+    async def _asked(self, answer: Awaitable[T]) -> T:
+        """What is answered; where the topic was made anew, whoever asks next asks for the new one."""
         try:
-            await self._cluster.confirm([feed.partition])
+            return await answer
         except TopicReplaced:
             await self._renewals.answer(None)
             raise
@@ -152,11 +151,8 @@ class History:
 
     async def _read(self, feed: Feed, offset: int, most_bytes: int) -> Chunk:
         async with self._slots:
-            try:
-                chunk = await again(lambda: self._fetch(feed, offset, most_bytes), self._cluster.patience)
-            except TopicReplaced:
-                await self._renewals.answer(None)
-                raise
+            fetching = again(lambda: self._fetch(feed, offset, most_bytes), self._cluster.patience)
+            chunk = await self._asked(fetching)
         self._kept[feed, offset] = chunk
         self._bytes += chunk.nbytes
         while len(self._kept) > (1 if self._bytes > self._most else MOST_CHUNKS):

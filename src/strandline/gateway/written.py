@@ -42,6 +42,10 @@ class Log:
     def end(self, partition: int) -> int:
         return max(self.channels[partition], default=-1) + 1
 
+    def begin(self, partition: int, offset: int) -> None:
+        """What lies before an offset is gone, or may be."""
+        self.starts[partition] = max(self.starts.get(partition, 0), offset)
+
 
 class Writer:
     """Writes for as long as it is told to. What a broker does not take at once is tried again."""
@@ -118,10 +122,9 @@ class Writer:
         partition = self._random.randrange(self.partitions)
         up_to = self.logs[-1].end(partition) - self._random.randrange(20)
         if up_to > 0:
-            starts = self.logs[-1].starts
             # From now on they may be gone. And they may come back: a follower that leads next has them until it has
             # heard of it.
-            starts[partition] = max(starts.get(partition, 0), up_to)
+            self.logs[-1].begin(partition, up_to)
             try:
                 asked = [TopicPartition(self._topic, partition, up_to)]
                 how = {"request_timeout": ADMIN_S, "operation_timeout": SPREAD_S}
@@ -182,8 +185,7 @@ class Writer:
             for number in range(self.partitions):
                 place = TopicPartition(self._topic, number)
                 first, _ = reader.get_watermark_offsets(place, timeout=ADMIN_S)
-                starts = self.logs[-1].starts
-                starts[number] = max(starts.get(number, 0), first)
+                self.logs[-1].begin(number, first)
         finally:
             reader.close()
         return True

@@ -68,8 +68,6 @@ LATEST = -1
 EARLIEST = -2
 HIGHEST_TIME = -3
 DEFAULT_PORT = 9092
-# What may stand before an address, as a broker writes its own; it says nothing here.
-PROTOCOLS = frozenset({"", "plaintext", "ssl", "sasl_plaintext", "sasl_ssl"})
 PORT = re.compile(r"[0-9]{1,5}")
 HOST = re.compile(r"(?=.*\w)[\w.:%-]+")
 ANY_NODE = -1
@@ -241,7 +239,6 @@ class Cluster:
 
     async def epoch_end(self, partition: Partition, epoch: int) -> int | None:
         """Where the records end that leaders up to an epoch have written; None where nobody knows of it any more."""
-
         return await self._ask_leaders(lambda: self._epoch_end_of(self.leader(partition), partition, epoch))
 
     async def _epoch_end_of(self, node: int, partition: Partition, epoch: int) -> int | None:
@@ -496,7 +493,8 @@ def host_and_port(place: str) -> tuple[str, int]:
     host, colon, port = named.rpartition(":")
     if not colon or port.endswith("]"):
         host, port = named, str(DEFAULT_PORT)
-    is_kafka = protocol.lower() in PROTOCOLS
+    # A broker writes its own address with one; which it is says nothing here.
+    is_kafka = not protocol or protocol.lower() in security.PROTOCOLS
     if not is_kafka or not PORT.fullmatch(port) or not 0 < int(port) < 65536 or not HOST.fullmatch(host.strip("[]")):
         raise OptionError(f"'bootstrap.servers': '{place.strip()}' is not host:port")
     return host.strip("[]"), int(port)

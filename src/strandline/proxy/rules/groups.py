@@ -212,11 +212,10 @@ async def _merged_offsets(exchange: Exchange, topics: Any, ask: Any, refuse: Cal
     answers = dict(zip(clusters, told, strict=True))
     # Refused is all that was asked for: a client that finds only a part of it in an answer waits for the rest for ever.
     for one in (answers[home], *told):
-        code = getattr(one, "error_code", ErrorCode.none)
         if one is None:
             # To this clients ask again. After COORDINATOR_NOT_AVAILABLE librdkafka never reads the partitions.
             return refuse(ErrorCode.coordinator_load_in_progress)
-        if code is not ErrorCode.none:
+        if (code := getattr(one, "error_code", ErrorCode.none)) is not ErrorCode.none:
             return refuse(code)
     # A cluster may have offsets of the group's name for topics that clients see of another one, or not at all.
     found = [
