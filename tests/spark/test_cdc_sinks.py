@@ -1,6 +1,8 @@
 """Changes of Postgres in other places than Kinesis: the same rows, as docs/cdc.md shows it."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from strandline.stack.kafka import KafkaCluster
 from strandline.stack.postgres import Postgres
 from tests.cdc.support import Place
-from tests.support import read_records, wait_for
+from tests.support import TIMEOUT, read_records, wait_for
 
 
 @pytest.fixture
@@ -77,3 +79,16 @@ def test_parquet_and_kafka_get_the_same_rows(
     assert [row.op for row in found] == ["c", "c", "u", "d"]
     assert [row.partition_key for row in found] == [f"public.item/{id_}" for id_ in (1, 2, 1, 2)]
     assert json.loads(records[2])["after"] == {"id": 1, "note": "c"}
+
+
+@pytest.mark.soak
+def test_delta_gets_the_same_rows(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    files = str(tmp_path / "changes")
+    to_files = changes(spark, place, place.slot).writeStream.format("parquet")
+    run(to_files.options(path=files, checkpointLocation=str(tmp_path / "files")), until=4)
+    found = spark.read.parquet(files).orderBy("lsn", "ordinal").collect()
+    what = [place.dsn, f"{place.slot}_k", place.publication, str(tmp_path / "delta"), "4"]
+    command = [sys.executable, "-m", "tests.spark.into_delta", *what]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=4 * TIMEOUT, check=True)
+    assert ended.stdout.splitlines() == [bytes(row.event).decode() for row in found]
+    assert len(found) == 4
