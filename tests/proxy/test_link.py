@@ -8,7 +8,7 @@ from threading import Thread
 import pytest
 
 from strandline.proxy import pipe
-from strandline.proxy.link import SCRATCH, STRAIGHT_FROM, Link
+from strandline.proxy.link import PIECE, SCRATCH, STRAIGHT_FROM, Link
 
 LOOKED_AT = 1000
 SIZE = 6 << 20
@@ -115,6 +115,58 @@ async def stopped() -> None:
     finally:
         forwarder.source.close()
         forwarder.target.close()
+        client.close()
+        broker.close()
+
+
+DROP = 7_000
+
+
+def test_who_sends_no_more_before_all_has_arrived_does_not_wait() -> None:
+    asyncio.run(waited_for())
+
+
+async def waited_for() -> None:
+    """Frames of which the size is looked at; each is sent when the one before has arrived."""
+    (source, client), (target, broker) = connected(), connected()
+    passing = 0
+
+    def take(view: memoryview) -> int:
+        nonlocal passing
+        used = 0
+        if not passing:
+            if len(view) < 4:
+                return 0
+            passing, used = int.from_bytes(view[:4]), 4
+        part = min(passing, len(view) - used)
+        passing -= part
+        outgoing.write(view[: used + part], more=passing > 0)
+        if passing and incoming.straight(passing, outgoing):
+            passing = 0
+        return used + part
+
+    def send(frame: bytes) -> None:
+        for begin in range(0, len(frame), DROP):
+            client.sendall(frame[begin : begin + DROP])
+
+    incoming = Link(source, take, lambda _: None, lambda: None)
+    outgoing = Link(target, len, lambda _: None, incoming.resume)
+    incoming.resume()
+    chance = random.Random(0)
+    try:
+        for size in (0, 10, PIECE + 1, 10, 8 * PIECE + DROP, 0, STRAIGHT_FROM + 2 * DROP, STRAIGHT_FROM - 1, 10):
+            frame = size.to_bytes(4) + chance.randbytes(size)
+            sending = asyncio.create_task(asyncio.to_thread(send, frame))
+            arrived = bytearray()
+            while len(arrived) < len(frame):
+                part = await asyncio.to_thread(broker.recv, len(frame) - len(arrived))
+                assert part
+                arrived += part
+            await sending
+            assert arrived == frame
+    finally:
+        for link in (incoming, outgoing):
+            link.close()
         client.close()
         broker.close()
 

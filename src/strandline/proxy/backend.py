@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from strandline.errors import AuthenticationFailed, BrokerUnreachable, MalformedFrame
 from strandline.kafka.security import Security
-from strandline.proxy.link import Link, keep_alive
+from strandline.proxy.link import Link, keep_alive, widen
 from strandline.wire.kafka_frames import (
     ANSWER_CORRELATION_AT,
     ANSWER_HEAD,
@@ -276,6 +276,7 @@ async def _first_that_answers(places: list[Any]) -> socket.socket:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(sock)
+        widen(sock)
         try:
             await asyncio.get_running_loop().sock_connect(sock, place)
         except OSError as error:

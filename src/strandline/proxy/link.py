@@ -6,13 +6,17 @@ pipe of the kernel, and only what a slow receiver does not take is copied. A TLS
     take(view) -> n      the owner uses n of these bytes; the others come again, with more behind them
     pause, resume        whether the owner wants more
     write(view)          sends what can be sent at once and keeps a copy of the rest; `is_full` asks for a pause
-    straight(n, link)    the next n bytes go to another connection without being looked at
+    straight(n, link)    the next n bytes go to another connection without being looked at, in pieces
+
+Whoever waits for bytes that go straight is woken for a whole piece of them, and not for each that the network brings.
 """
 
 import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from strandline.proxy import pipe
@@ -25,6 +29,11 @@ LEAST_READ: Final = 16 << 10
 FIRST_READ: Final = 64 << 10
 # Less is sooner copied than moved.
 STRAIGHT_FROM: Final = 32 << 10
+# So much is moved at a time. What a slow receiver does not take of it is copied, and waits in memory.
+PIECE: Final = 256 << 10
+# Where the kernel has so much room for what is sent, nearly all is taken, and more is moved at a time.
+SEND_BUFFER: Final = 4 << 20
+LARGEST_SEND_BUFFER: Final = Path("/proc/sys/net/core/wmem_max")
 # How long somebody has to take what was still to be sent when a connection is closed.
 LAST_WORDS_S: Final = 10.0
 NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -52,6 +61,8 @@ class Link:
         self._at_once = FIRST_READ
         self._straight = 0
         self._onward: Link | None = None
+        self._woken_by = 1
+        self._piece = pipe.MOST if sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= SEND_BUFFER else PIECE
         self._reading = False
         self._closing = False
         self.is_closed = False
@@ -95,15 +106,15 @@ class Link:
             self._reading = False
             self._loop.remove_reader(self._fd)
 
-    def write(self, view: memoryview | bytes) -> None:
-        """Send; what does not go at once is kept."""
+    def write(self, view: memoryview | bytes, *, more: bool = False) -> None:
+        """Send; what does not go at once is kept. `more`: it is of no use to anybody before what comes next."""
         if self.is_closed:
             return
         self.sent += len(view)
         gone = 0
         if not self._unsent:
             try:
-                gone = self._socket.send(view)
+                gone = self._socket.send(view, socket.MSG_MORE if more and self._pending is None else 0)
             except NOT_NOW:
                 pass
             except OSError as error:
@@ -120,6 +131,7 @@ class Link:
             return False
         self._straight, self._onward = count, onward
         self._at_once = LEAST_READ
+        self._wake_at(min(count, onward._piece))
         return True
 
     def close(self, *, after_sending: bool = False) -> None:
@@ -186,7 +198,7 @@ class Link:
             self.pause()
             return
         try:
-            came, rest, broken = pipe.move(self._fd, onward._fd, self._straight)
+            came, rest, broken = pipe.move(self._fd, onward._fd, min(self._straight, onward._piece))
         except BlockingIOError:
             return
         except OSError as error:
@@ -197,12 +209,19 @@ class Link:
             return
         self.received += came
         self._straight -= came
+        self._wake_at(min(self._straight, onward._piece) or 1)
         onward.sent += came
         if broken is not None:
             onward._end(broken)
         elif rest:
             onward._keep(rest)
             self.pause()
+
+    def _wake_at(self, count: int) -> None:
+        """Be woken when so many bytes have come, or the last. Never more than are certain to come."""
+        if count != self._woken_by:
+            self._woken_by = count
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def _keep(self, rest: memoryview | bytes) -> None:
         if not self._unsent:
@@ -248,3 +267,13 @@ def keep_alive(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in KEEP_ALIVE.items():
         sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def widen(sock: socket.socket) -> None:
+    """Have room for several large requests that a broker has yet to read, where the kernel gives so much.
+
+    Where it does not, it would give less than what it takes by itself as it is needed.
+    """
+    with suppress(OSError, ValueError):
+        if int(LARGEST_SEND_BUFFER.read_text()) >= SEND_BUFFER:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)

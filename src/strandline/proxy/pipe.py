@@ -9,8 +9,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Final
 
-# What a slow receiver does not take has to be read out of the pipe, so it is not as large as it could be.
-MOST: Final = 256 << 10
+MOST: Final = 1 << 20
 
 
 def move(source: int, target: int, most: int) -> tuple[int, bytes, OSError | None]:

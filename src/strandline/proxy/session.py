@@ -126,7 +126,7 @@ class Session:
     # From the client
 
     def _take(self, view: memoryview) -> int:
-        sent = at = 0
+        sent = whole = at = 0
         end = len(view)
         try:
             while at < end:
@@ -137,6 +137,8 @@ class Session:
                     at += part
                     if at < stop:
                         break
+                    if not self._passing:
+                        whole = at
                 elif self._gathered is not None and self._head is not None:
                     if not self._may_gather():
                         self._link.pause()
@@ -158,8 +160,9 @@ class Session:
                     if head is None or not self._begin(head, view[at:]):
                         break
         finally:
-            # Requests that came together go on together, also those before one that cannot be read.
-            self._to_broker(view[sent:at])
+            # Requests that came together go on together, also those before one that cannot be read. With a part of
+            # one, and nothing else, a broker can do nothing.
+            self._to_broker(view[sent:at], more=self._passing > 0 and whole <= sent)
         unseen = self._passing if self._skim is None else 0
         if unseen and self._backend is not None and self._link.straight(unseen, self._backend.link):
             self._passing = 0
@@ -302,10 +305,10 @@ class Session:
 
     # To and from the broker
 
-    def _to_broker(self, part: memoryview) -> None:
+    def _to_broker(self, part: memoryview, *, more: bool = False) -> None:
         if self._backend is None or not part:
             return
-        self._backend.link.write(part)
+        self._backend.link.write(part, more=more)
         if self._backend.link.is_full:
             self._link.pause()
 
