@@ -18,7 +18,7 @@ from strandline.cdc.lease import acquire
 from strandline.cdc.limits import SendOptions
 from strandline.cdc.session import Session
 from strandline.cdc.slot import take_over
-from strandline.errors import ConnectionLost, NotLeading, PostgresUnreachable, SlotBusy
+from strandline.errors import ChangesLost, ConnectionLost, NotLeading, PostgresUnreachable, SlotBusy
 from strandline.spark.postgres_wal import WalReader
 from strandline.spark.wal_options import WalOptions
 from tests.cdc.epochs import Checkpoint, Query
@@ -95,7 +95,12 @@ def lead(options: WalOptions, sender: Sender, checkpoint: Path) -> None:
         try:
             while True:
                 leadership.check()
-                query.epoch()
+                try:
+                    query.epoch()
+                except ChangesLost:
+                    # As `watch` does: where we stood still meanwhile, it is what another leader has read.
+                    leadership.check(once=True)
+                    raise
         finally:
             query.reader.stop()
 

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,7 +16,8 @@ from strandline.cdc.lease import Leadership, acquire, create_lease_table, lease_
 from strandline.cdc.session import Session
 from strandline.clock import ManualClock
 from strandline.core.lease import Lease
-from strandline.errors import CannotReplicate, NotLeading, SlotBusy
+from strandline.errors import CannotReplicate, NotLeading, SlotBusy, StrandlineError
+from strandline.spark.pipeline import watch
 from strandline.units import Nanos, nanos
 from tests.cdc.support import Place
 from tests.support import TIMEOUT, wait_for
@@ -292,6 +294,38 @@ def test_a_fence_holds_for_longer_than_its_grant_and_batch_after_batch(led: Plac
         for batch in range(1, 4):
             with Fence(led.dsn, "orders", leadership.number, batch, 0, grant=LONG) as fence:
                 fence.left()
+
+
+class Ended:
+    """A query that ends with a loss while all stand still, its leader too."""
+
+    runId = "1"  # noqa: N815  (as Spark calls it)
+
+    def __init__(self, clock: ManualClock, stands_still: timedelta) -> None:
+        self._clock, self._stands_still = clock, stands_still
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        self._clock.advance(nanos(self._stands_still))
+        return False
+
+    def exception(self) -> str:
+        return "strandline.errors.ChangesLost: the slot stands beyond"
+
+
+@pytest.mark.parametrize(
+    ("stands_still", "told"),
+    [(timedelta(minutes=1), "the slot stands beyond"), (timedelta(minutes=20), "not leading 'orders' any more")],
+)
+def test_a_loss_counts_only_where_it_is_found_by_who_still_leads(
+    led: Place, stands_still: timedelta, told: str
+) -> None:
+    clock = ManualClock()
+    leadership = acquire(led.dsn, "orders", "a", wait=LONG, term=timedelta(minutes=10), clock=clock)
+    assert leadership is not None
+    query: Any = Ended(clock, stands_still)
+    with leadership, pytest.raises(StrandlineError, match=told):
+        watch(query, leadership, threading.Event(), lambda _: None)
 
 
 def test_a_fence_counts_down_on_its_own_clock_from_before_it_asked(led: Place) -> None:

@@ -107,7 +107,7 @@ def publish(
             leadership.check()
             query = _begun(spark, config, leadership, figures)
             try:
-                _watch(query, leadership, stop, tell)
+                watch(query, leadership, stop, tell)
             except PublishingEnded as error:
                 # To begin again here takes a second, and with another session or leader many.
                 failures = failures + 1 if query.lastProgress is None else 1
@@ -204,12 +204,15 @@ def _stop(query: StreamingQuery, leadership: Leadership) -> None:
         raise
 
 
-def _watch(query: StreamingQuery, leadership: Leadership, stop: Event, tell: Tell) -> None:
+def watch(query: StreamingQuery, leadership: Leadership, stop: Event, tell: Tell) -> None:
+    """Tell of each epoch until told to stop. Raises NotLeading when another leads, or what the query ended with."""
     told, last = -1, None
     while not stop.wait(LOOK_EVERY):
         # While there is nothing to do, Spark tells of that too, every 10 s.
         leadership.check(sign=(query.runId, last and last["timestamp"]))
         if not query.isActive:
+            # Where all of us stood still meanwhile, it has found what another leader has done, and not a loss.
+            leadership.check(once=True)
             raise cause(str(query.exception() or "nothing was told"))
         last = query.lastProgress
         if last is not None and last["batchId"] != told:
