@@ -13,6 +13,7 @@ from strandline.proxy.link import PIECE, SCRATCH, STRAIGHT_FROM, Link
 LOOKED_AT = 1000
 SIZE = 6 << 20
 SMALL_BUFFER = 64 << 10
+DROP = 7_000
 
 
 def connected() -> tuple[socket.socket, socket.socket]:
@@ -119,14 +120,12 @@ async def stopped() -> None:
         broker.close()
 
 
-DROP = 7_000
+@pytest.mark.parametrize("piece", [PIECE, pipe.MOST])
+def test_who_sends_no_more_before_all_has_arrived_does_not_wait(piece: int) -> None:
+    asyncio.run(waited_for(piece))
 
 
-def test_who_sends_no_more_before_all_has_arrived_does_not_wait() -> None:
-    asyncio.run(waited_for())
-
-
-async def waited_for() -> None:
+async def waited_for(piece: int) -> None:
     """Frames of which the size is looked at; each is sent when the one before has arrived."""
     (source, client), (target, broker) = connected(), connected()
     passing = 0
@@ -150,11 +149,11 @@ async def waited_for() -> None:
             client.sendall(frame[begin : begin + DROP])
 
     incoming = Link(source, take, lambda _: None, lambda: None)
-    outgoing = Link(target, len, lambda _: None, incoming.resume)
+    outgoing = Link(target, len, lambda _: None, incoming.resume, piece=piece)
     incoming.resume()
     chance = random.Random(0)
     try:
-        for size in (0, 10, PIECE + 1, 10, 8 * PIECE + DROP, 0, STRAIGHT_FROM + 2 * DROP, STRAIGHT_FROM - 1, 10):
+        for size in (0, 10, piece + 1, 10, 8 * piece + DROP, 0, STRAIGHT_FROM + 2 * DROP, STRAIGHT_FROM - 1, 10):
             frame = size.to_bytes(4) + chance.randbytes(size)
             sending = asyncio.create_task(asyncio.to_thread(send, frame))
             arrived = bytearray()
@@ -164,6 +163,39 @@ async def waited_for() -> None:
                 arrived += part
             await sending
             assert arrived == frame
+    finally:
+        for link in (incoming, outgoing):
+            link.close()
+        client.close()
+        broker.close()
+
+
+def test_a_part_of_a_piece_goes_on_when_it_is_asked_for() -> None:
+    asyncio.run(nudged())
+
+
+async def nudged() -> None:
+    (source, client), (target, broker) = connected(), connected()
+    taken = asyncio.Event()
+
+    def take(view: memoryview) -> int:
+        outgoing.write(view)
+        incoming.straight(8 * PIECE, outgoing)
+        taken.set()
+        return len(view)
+
+    incoming = Link(source, take, lambda _: None, lambda: None)
+    outgoing = Link(target, len, lambda _: None, incoming.resume)
+    incoming.resume()
+    try:
+        async with asyncio.timeout(30):
+            client.sendall(b"first")
+            await taken.wait()
+            client.sendall(bytes(DROP))
+            while incoming.received < len(b"first") + DROP:
+                incoming.nudge()
+                await asyncio.sleep(0.01)
+        assert len(broker.recv(len(b"first") + DROP, socket.MSG_WAITALL)) == len(b"first") + DROP
     finally:
         for link in (incoming, outgoing):
             link.close()

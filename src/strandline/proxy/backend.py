@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from strandline.errors import AuthenticationFailed, BrokerUnreachable, MalformedFrame
 from strandline.kafka.security import Security
-from strandline.proxy.link import Link, keep_alive, widen
+from strandline.proxy.link import Link, keep_alive, piece_for, widen
 from strandline.wire.kafka_frames import (
     ANSWER_CORRELATION_AT,
     ANSWER_HEAD,
@@ -80,7 +80,7 @@ class Backend:
         self._client = client
         self._onto = onto
         self._tell = ended
-        self.link = Link(sock, self._take, self._end, drained)
+        self.link = Link(sock, self._take, self._end, drained, piece=piece_for(sock))
         self._correlation = 0
         self._expected: deque[tuple[int, Passed | Gathered]] = deque()
         self._last: Passed | None = None

@@ -16,6 +16,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -31,9 +32,9 @@ FIRST_READ: Final = 64 << 10
 STRAIGHT_FROM: Final = 32 << 10
 # So much is moved at a time. What a slow receiver does not take of it is copied, and waits in memory.
 PIECE: Final = 256 << 10
-# Where the kernel has so much room for what is sent, nearly all is taken, and more is moved at a time.
+# Where the kernel has twice this for what is sent, as it counts, nearly all is taken, and more is moved at a time.
 SEND_BUFFER: Final = 4 << 20
-LARGEST_SEND_BUFFER: Final = Path("/proc/sys/net/core/wmem_max")
+SEND_BUFFERS_FOUND: Final = Path("/proc/sys/net/ipv4/tcp_wmem")
 # How long somebody has to take what was still to be sent when a connection is closed.
 LAST_WORDS_S: Final = 10.0
 NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -48,7 +49,9 @@ Ended = Callable[[Exception | None], None]
 class Link:
     """A connected socket that does not block. Nothing is read until `resume`."""
 
-    def __init__(self, sock: socket.socket, take: Take, ended: Ended, drained: Callable[[], None]) -> None:
+    def __init__(
+        self, sock: socket.socket, take: Take, ended: Ended, drained: Callable[[], None], *, piece: int = PIECE
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket = sock
         self._fd = sock.fileno()
@@ -62,7 +65,7 @@ class Link:
         self._straight = 0
         self._onward: Link | None = None
         self._woken_by = 1
-        self._piece = pipe.MOST if sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= SEND_BUFFER else PIECE
+        self._piece = piece
         self._reading = False
         self._closing = False
         self.is_closed = False
@@ -133,6 +136,11 @@ class Link:
         self._at_once = LEAST_READ
         self._wake_at(min(count, onward._piece))
         return True
+
+    def nudge(self) -> None:
+        """Hand on what has come of a piece that is not whole. Asked every moment: who is slow must be seen to live."""
+        if self._reading and self._straight and self._onward is not None:
+            self._move(self._onward)
 
     def close(self, *, after_sending: bool = False) -> None:
         """Close at once, or once all is sent, if that is soon."""
@@ -270,10 +278,26 @@ def keep_alive(sock: socket.socket) -> None:
 
 
 def widen(sock: socket.socket) -> None:
-    """Have room for several large requests that a broker has yet to read, where the kernel gives so much.
+    """Have room for several large requests that a broker has yet to read, where the kernel gives so much."""
+    if _gives_more():
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
 
-    Where it does not, it would give less than what it takes by itself as it is needed.
-    """
-    with suppress(OSError, ValueError):
-        if int(LARGEST_SEND_BUFFER.read_text()) >= SEND_BUFFER:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+
+def piece_for(sock: socket.socket) -> int:
+    """How much is moved to a socket at a time."""
+    return pipe.MOST if _has_room(sock) else PIECE
+
+
+@cache
+def _gives_more() -> bool:
+    """Whether the kernel gives more than it finds by itself. A buffer that was asked for never grows."""
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        found = 0
+        with suppress(OSError):
+            found = int(SEND_BUFFERS_FOUND.read_text().split()[-1])
+        return _has_room(trial) and found < 2 * SEND_BUFFER
+
+
+def _has_room(sock: socket.socket) -> bool:
+    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= 2 * SEND_BUFFER

@@ -18,22 +18,41 @@ def move(source: int, target: int, most: int) -> tuple[int, bytes, OSError | Non
     0 at the end of the source. Raises BlockingIOError where nothing has come, and other OSErrors of the source.
     """
     out, into = _pipe()
-    came = os.splice(source, into, min(most, MOST), flags=os.SPLICE_F_NONBLOCK)
+    came = 0
+    # Small packets fill the pipe sooner than their bytes would.
+    while came < most:
+        try:
+            part = os.splice(source, into, min(most - came, MOST), flags=os.SPLICE_F_NONBLOCK)
+        except OSError:
+            if not came:
+                raise
+            break  # what is wrong is told again when nothing comes
+        came += part
+        rest, broken = _empty(out, target, part)
+        if not part or rest or broken:
+            return came, rest, broken
+    return came, b"", None
+
+
+def _empty(out: int, target: int, count: int) -> tuple[bytes, OSError | None]:
+    """What a socket does not take of what is in the pipe, and why, if it is broken."""
     gone, broken = 0, None
     try:
-        while gone < came:
-            gone += os.splice(out, target, came - gone, flags=os.SPLICE_F_NONBLOCK)
+        while gone < count:
+            gone += os.splice(out, target, count - gone, flags=os.SPLICE_F_NONBLOCK)
     except BlockingIOError:
         pass
     except OSError as error:
         broken = error
-    return came, os.read(out, came - gone) if gone < came else b"", broken
+    return os.read(out, count - gone) if gone < count else b"", broken
 
 
 @cache
 def _pipe() -> tuple[int, int]:
     out, into = os.pipe()
-    # A user with too many pipes gets small ones; through those less goes at a time.
-    with suppress(PermissionError):
-        fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, MOST)
+    # A user may have a limit below that, or too many pipes, and gets small ones; through those less goes at a time.
+    for size in (MOST, MOST // 4):
+        with suppress(PermissionError):
+            fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, size)
+            break
     return out, into

@@ -382,6 +382,9 @@ class Session:
         """Count what has passed, and close what does not go on: a client that does not sign in, or end its request, or
         take or send anything for long; a broker that is silent.
         """
+        self._nudge()
+        if self.state is Client.CLOSED:
+            return
         self._count_bytes()
         if self.state is Client.DRAINING:
             self._flush()
@@ -400,6 +403,11 @@ class Session:
             self.close(ConnectionError(f"the client has taken and sent nothing for {self._idle_s:g} s"))
         elif silent is not None and self._backend is not None:
             self.close(BrokerUnreachable(self._backend.address, f"no answer within {silent:g} s"))
+
+    def _nudge(self) -> None:
+        self._link.nudge()
+        if self._backend is not None:
+            self._backend.link.nudge()
 
     def drain(self) -> None:
         """Read nothing more but the end of what has begun, and close when everything is answered."""
