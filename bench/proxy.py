@@ -138,7 +138,8 @@ def delete_at_once(kafka: str) -> None:
     """Have a broker delete the files of a topic with it, not in a minute."""
     entry = ConfigEntry("log.segment.delete.delay.ms", "0", incremental_operation=AlterConfigOpType.SET)
     broker = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
-    for done in AdminClient({"bootstrap.servers": kafka}).incremental_alter_configs([broker]).values():
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for done in admin.incremental_alter_configs([broker]).values():
         done.result(120)
 
 

@@ -31,7 +31,7 @@ FIRST_READ: Final = 64 << 10
 # Less is sooner copied than moved.
 STRAIGHT_FROM: Final = 32 << 10
 # So much is moved at a time. What a slow receiver does not take of it is copied, and waits in memory.
-PIECE: Final = 256 << 10
+PIECE: Final = pipe.USUAL
 # Where the kernel has twice this for what is sent, as it counts, nearly all is taken, and more is moved at a time.
 SEND_BUFFER: Final = 4 << 20
 SEND_BUFFERS_FOUND: Final = Path("/proc/sys/net/ipv4/tcp_wmem")
