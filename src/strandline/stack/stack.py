@@ -20,6 +20,8 @@ SERVERS = ("kafka", "postgres", "kinesis")
 MOST_CLUSTERS = 16
 MOST_BROKERS = 16
 
+LOOK_EVERY = 0.25
+
 log = logging.getLogger(__name__)
 
 Server = KafkaCluster | Postgres | Kinesis
@@ -150,7 +152,11 @@ class Stack:
         with ThreadPoolExecutor(len(starts), thread_name_prefix="strandline-start") as pool:
             futures = [pool.submit(start) for start in starts]
             try:
-                wait(futures, return_when=FIRST_EXCEPTION)
+                is_over = False
+                while not is_over:
+                    # Not in one wait: who is told to stop just before it begins would hear of it when it ends.
+                    done, left = wait(futures, LOOK_EVERY, return_when=FIRST_EXCEPTION)
+                    is_over = not left or any(future.exception() is not None for future in done)
             finally:
                 if not all(future.done() and future.exception() is None for future in futures):
                     self.cancelled.set()
