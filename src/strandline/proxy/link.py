@@ -134,13 +134,13 @@ class Link:
             return False
         self._straight, self._onward = count, onward
         self._at_once = LEAST_READ
-        self._wake_at(min(count, onward._piece))
+        self._await_piece(onward)
         return True
 
     def nudge(self) -> None:
         """Hand on what has come of a piece that is not whole. Asked every moment: who is slow must be seen to live."""
-        if self._reading and self._straight and self._onward is not None:
-            self._move(self._onward)
+        if self._straight:
+            self._readable()
 
     def close(self, *, after_sending: bool = False) -> None:
         """Close at once, or once all is sent, if that is soon."""
@@ -217,7 +217,7 @@ class Link:
             return
         self.received += came
         self._straight -= came
-        self._wake_at(min(self._straight, onward._piece) or 1)
+        self._await_piece(onward)
         onward.sent += came
         if broken is not None:
             onward._end(broken)
@@ -225,8 +225,9 @@ class Link:
             onward._keep(rest)
             self.pause()
 
-    def _wake_at(self, count: int) -> None:
-        """Be woken when so many bytes have come, or the last. Never more than are certain to come."""
+    def _await_piece(self, onward: "Link") -> None:
+        """Be woken when all of the next piece has come. Never for more than is certain to come."""
+        count = min(self._straight, onward._piece) or 1
         if count != self._woken_by:
             self._woken_by = count
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
