@@ -63,7 +63,7 @@ class FaultyStream:
         self.bodies: list[bytes] = []
         self.broken_rules: list[str] = []
         self.release = threading.Event()
-        self._flying: list[list[Entry]] = []
+        self._flying: list[tuple[list[Entry], socket.socket]] = []
         self._lock = threading.Lock()
         stream = self
 
@@ -123,7 +123,7 @@ class FaultyStream:
         entries = [Entry(one["PartitionKey"], json.loads(base64.b64decode(one["Data"]))) for one in body["Records"]]
         with self._lock:
             self._check(entries)
-            self._flying.append(entries)
+            self._flying.append((entries, handler.connection))
             self.heads.append({name.lower(): value for name, value in handler.headers.items()})
             self.bodies.append(content)
         with self._lock:
@@ -133,7 +133,7 @@ class FaultyStream:
             if does.takes and does.error is None:
                 self.taken += [entry for place, entry in enumerate(entries) if place not in does.failing]
             # Before the answer is out: the next one may be here at once.
-            self._flying.remove(entries)
+            self._flying.remove((entries, handler.connection))
         if does.closes:
             handler.close_connection = True
             handler.connection.shutdown(socket.SHUT_RDWR)
@@ -148,7 +148,8 @@ class FaultyStream:
             self.broken_rules.append("a key twice in a request")
         if not 1 <= len(keys) <= 500:
             self.broken_rules.append(f"{len(keys)} records")
-        if any(set(keys) & {entry.key for entry in other} for other in self._flying):
+        flying = (entry.key for other, connection in self._flying if not _is_closed(connection) for entry in other)
+        if set(keys) & set(flying):
             self.broken_rules.append("a key in two requests at once")
 
     def _answer(self, handler: BaseHTTPRequestHandler, does: Behaviour, entries: list[Entry]) -> None:
@@ -169,3 +170,13 @@ class FaultyStream:
         handler.end_headers()
         handler.wfile.write(content)
         handler.close_connection = does.closes_after
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    """Whether the client has closed it: after a time-out it may send the same again, however late we are."""
+    try:
+        return not socket.socket.recv(connection, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

@@ -77,6 +77,13 @@ class Place:
         """Whether somebody reads the slot."""
         return bool(self.sql(f"select 1 from pg_replication_slots where slot_name = '{self.slot}' and active"))
 
+    def has_sent(self, lsn: str) -> bool:
+        """Whether the slot's walsender has sent everything up to a position, or has ended."""
+        return not self.sql(
+            "select 1 from pg_stat_replication r join pg_replication_slots s on s.active_pid = r.pid "
+            f"where s.slot_name = '{self.slot}' and r.sent_lsn < '{lsn}'"
+        )
+
     def confirmed(self) -> int:
         """What the slot's reader has acknowledged."""
         (row,) = self.sql(

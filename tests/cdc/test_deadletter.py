@@ -44,7 +44,7 @@ def test_a_topic_holds_the_payload_in_pieces_with_reason_and_id(kafka: KafkaClus
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[tuple[Any, Any, dict[str, str | None]]] = []
     while len(found) < 5:
-        message = consumer.poll(30)
+        message = consumer.poll(TIMEOUT)
         assert message is not None
         assert message.error() is None
         told: Any = message.headers()

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,8 +34,13 @@ from tests.cdc.faulty import FINE, Behaviour, Entry, FaultyStream, Id, refused
 from tests.support import TIMEOUT
 
 SOON = Backoff(first=Nanos(1_000_000), ceiling=Nanos(10_000_000))
-QUICK = SendOptions(timeout=timedelta(seconds=1))
+# Whoever counts requests must not have one go again because the machine has stalled.
+PATIENT = SendOptions(timeout=timedelta(seconds=TIMEOUT))
 Row = tuple[str, int, int]
+
+
+def patient(**options: Any) -> SendOptions:
+    return replace(PATIENT, **options)
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +94,7 @@ def always() -> Nanos:
 
 
 def send(
-    stream: FaultyStream, batches: Sequence[pa.RecordBatch], options: SendOptions = QUICK, place: Kept | None = None
+    stream: FaultyStream, batches: Sequence[pa.RecordBatch], options: SendOptions = PATIENT, place: Kept | None = None
 ) -> Sent:
     with Sender("changes", endpoint_url=stream.url, options=options, dead_letters=place) as sender:
         return sender.send(batches, leadership=3, fence=always)
@@ -137,7 +143,7 @@ def test_what_fails_goes_again_before_later_records_of_its_key(fault: Any) -> No
     draw = random.Random(11)
     rows = rows_of(2_000, keys=300)
     with FaultyStream(lambda _, entries: fault(draw, entries)) as stream:
-        sent = send(stream, [batch_of(rows)], SendOptions(max_request_records=50))
+        sent = send(stream, [batch_of(rows)], patient(max_request_records=50))
         check_order(stream, rows)
         assert sent.records == 2_000
         assert sent.retried > 0
@@ -158,7 +164,7 @@ def test_requests_keep_the_bound_in_bytes_and_a_larger_record_goes_alone() -> No
     rows = [(f"key {place}", 1, place) for place in range(len(sizes))]
     events = [json.dumps({"lsn": 1, "ordinal": place, "fill": "x" * size}).encode() for place, size in enumerate(sizes)]
     with FaultyStream() as stream:
-        send(stream, [raw_batch(rows, events)], SendOptions(max_request_bytes=2_000))
+        send(stream, [raw_batch(rows, events)], patient(max_request_bytes=2_000))
         check_order(stream, rows)
         assert max(len(request) for request in stream.requests) == 5
         assert [len(one) for one in stream.requests if any(entry.id == (1, 50) for entry in one)] == [1]
@@ -167,7 +173,7 @@ def test_requests_keep_the_bound_in_bytes_and_a_larger_record_goes_alone() -> No
 def test_a_record_as_large_as_a_stream_can_be_set_to_take_arrives() -> None:
     with FaultyStream() as stream:
         events = [b'{"lsn":1,"ordinal":0,"fill":"%s"}' % (b"x" * (10 << 20))[:-100]]
-        send(stream, [raw_batch([("a", 1, 0)], events)], SendOptions(max_record_bytes=10 << 20))
+        send(stream, [raw_batch([("a", 1, 0)], events)], patient(max_record_bytes=10 << 20))
         assert stream.ids() == [(1, 0)]
 
 
@@ -182,7 +188,7 @@ def test_the_hottest_key_is_told_with_its_rate() -> None:
 
 
 def test_an_error_that_somebody_must_mend_stops_with_one_line() -> None:
-    with FaultyStream() as stream, Sender("changes", endpoint_url=stream.url) as sender:
+    with FaultyStream() as stream, Sender("changes", endpoint_url=stream.url, options=PATIENT) as sender:
         for number, code in enumerate([*STOP, "SomethingNew"], 1):
             stream.behave = lambda *_, code=code: refused(code)
             with pytest.raises(StreamRefused) as stopped:
@@ -223,7 +229,7 @@ def test_when_leading_ends_all_that_is_on_its_way_is_broken_off_and_nothing_more
 
     rows = rows_of(2_000, keys=2_000)
     with FaultyStream(behave) as stream:
-        options = SendOptions(max_request_records=10, in_flight=2, timeout=timedelta(seconds=20))
+        options = SendOptions(max_request_records=10, in_flight=2, timeout=timedelta(hours=1))
         with Sender("changes", endpoint_url=stream.url, options=options) as sender:
             with pytest.raises(NotLeading):
                 sender.send([batch_of(rows)], leadership=3, fence=fence)
@@ -276,7 +282,7 @@ def test_the_fence_is_asked_before_every_request(monkeypatch: pytest.MonkeyPatch
         return FOREVER
 
     with FaultyStream(lambda number, _: refused("InternalFailure", 500) if number % 2 else FINE) as stream:
-        with Sender("changes", endpoint_url=stream.url) as sender:
+        with Sender("changes", endpoint_url=stream.url, options=PATIENT) as sender:
             sender.send([batch_of(rows_of(50, keys=5))], leadership=1, fence=fence)
         # And once at the beginning.
         assert asked == len(stream.requests) + 1
@@ -303,7 +309,7 @@ def test_rows_that_no_stream_takes_are_put_away_as_they_are_and_the_others_arriv
         rows += [(key, 5, len(rows)), ("a", 5, len(rows) + 1)]
         events += [event, b'{"lsn":5,"ordinal":%d}' % (len(rows) - 1)]
     with FaultyStream() as stream:
-        sent = send(stream, [raw_batch(rows, events)], SendOptions(max_record_bytes=500), place)
+        sent = send(stream, [raw_batch(rows, events)], patient(max_record_bytes=500), place)
         assert stream.ids() == [(5, ordinal) for ordinal in range(0, len(rows), 2)]
     assert place.letters == letters
     assert (sent.records, sent.dead_lettered) == (len(WRONG_ROWS) + 1, len(WRONG_ROWS))
@@ -361,7 +367,7 @@ def test_a_stream_that_refuses_every_record_is_what_is_wrong_and_no_record_is_pu
 def test_when_a_record_cannot_be_put_away_nothing_is_acknowledged(place: Kept | None, *, at_once: bool) -> None:
     rows = rows_of(40, keys=4)
     with FaultyStream(refuse(8)) as stream:
-        options = SendOptions(max_record_bytes=20 if at_once else 1_000)
+        options = patient(max_record_bytes=20 if at_once else 1_000)
         with pytest.raises(DeadLetterFailed, match="it is down" if place else "none is set, and record 0/7 "):
             send(stream, [batch_of(rows)], options, place)
         # What lies behind it did not go.
@@ -374,7 +380,7 @@ def test_batches_are_taken_as_there_is_room() -> None:
     most = 0
     with (
         FaultyStream() as stream,
-        Sender("changes", endpoint_url=stream.url, options=SendOptions(max_held_bytes=500_000)) as sender,
+        Sender("changes", endpoint_url=stream.url, options=patient(max_held_bytes=500_000)) as sender,
     ):
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -395,7 +401,11 @@ def test_an_error_of_who_gives_the_batches_is_raised() -> None:
         raise ValueError("no more")
 
     stream = FaultyStream()
-    with stream, Sender("changes", endpoint_url=stream.url) as sender, pytest.raises(ValueError, match="no more"):
+    with (
+        stream,
+        Sender("changes", endpoint_url=stream.url, options=PATIENT) as sender,
+        pytest.raises(ValueError, match="no more"),
+    ):
         sender.send(batches(), leadership=1, fence=always)
 
 
@@ -420,7 +430,7 @@ def test_a_failure_is_handed_on_when_whoever_gives_batches_has_ended_or_is_too_s
         ended.set()
 
     monkeypatch.setattr(sending, "READER_ENDS_WITHIN", TIMEOUT if patient else 0.1)
-    with FaultyStream() as stream, Sender("changes", endpoint_url=stream.url) as sender:
+    with FaultyStream() as stream, Sender("changes", endpoint_url=stream.url, options=PATIENT) as sender:
         with pytest.raises(NotLeading):
             sender.send(batches(), leadership=1, fence=fence)
         assert ended.is_set() == patient
@@ -437,7 +447,7 @@ def test_no_batches_are_no_requests() -> None:
 
 def test_a_connection_that_was_closed_meanwhile_costs_no_record() -> None:
     stream = FaultyStream(lambda *_: Behaviour(closes_after=True))
-    with stream, Sender("changes", endpoint_url=stream.url) as sender:
+    with stream, Sender("changes", endpoint_url=stream.url, options=PATIENT) as sender:
         for lsn in range(3):
             sender.send([batch_of([("a", lsn, 0)])], leadership=1, fence=always)
         assert [entry.id for entry in stream.taken] == [(0, 0), (1, 0), (2, 0)]
@@ -527,7 +537,7 @@ def test_a_role_that_may_not_be_taken_stops_with_one_line(tmp_path: Path, monkey
     }.items():
         monkeypatch.setenv(name, value)
     try:
-        with FaultyStream() as stream, Sender("changes", endpoint_url=stream.url) as sender:
+        with FaultyStream() as stream, Sender("changes", endpoint_url=stream.url, options=PATIENT) as sender:
             for ask in (sender.describe, lambda: sender.send([batch_of([("a", 1, 0)])], leadership=1, fence=always)):
                 with pytest.raises(StreamRefused, match=r"no credentials \(.*AccessDenied.*as told\); check the role"):
                     ask()

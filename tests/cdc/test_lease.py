@@ -22,10 +22,10 @@ from strandline.units import Nanos, nanos
 from tests.cdc.support import Place
 from tests.support import TIMEOUT, wait_for
 
-# Long enough for a machine that stalls, and renewed after a third.
-TERM = timedelta(seconds=6)
+# Renewed after a third; whoever claims after another that lives waits for so long.
 GRANT = timedelta(seconds=5)
-LONG = timedelta(seconds=60)
+# No machine stalls for so long. A lease of this term is renewed every second all the same.
+LONG = timedelta(seconds=120)
 SOON = timedelta(seconds=0)
 
 
@@ -37,7 +37,7 @@ def led(place: Place) -> Iterator[Place]:
     yield place
 
 
-def lead(place: Place, holder: str, *, wait: timedelta = LONG, term: timedelta = TERM) -> Leadership:
+def lead(place: Place, holder: str, *, wait: timedelta = LONG, term: timedelta = LONG) -> Leadership:
     leadership = acquire(place.dsn, "orders", holder, wait=wait, term=term)
     assert leadership is not None
     return leadership
@@ -80,7 +80,7 @@ def test_one_leads_and_the_others_wait_until_it_releases(led: Place) -> None:
         other = acquire(led.dsn, "payments", "b", wait=SOON)
         assert other is not None
         other.release()
-        waiting = threading.Thread(target=lambda: found.append(acquire(led.dsn, "orders", "b", wait=LONG, term=TERM)))
+        waiting = threading.Thread(target=lambda: found.append(acquire(led.dsn, "orders", "b", wait=LONG, term=LONG)))
         waiting.start()
         before = row(led)
         wait_for(lambda: row(led).expires > before.expires, "the lease is renewed")
@@ -146,8 +146,15 @@ from datetime import timedelta
 from strandline.cdc.fence import Fence
 from strandline.cdc.lease import acquire
 from strandline.errors import NotLeading
-leadership = acquire(sys.argv[1], "orders", "frozen", wait=timedelta(seconds=30), term=timedelta(seconds=3))
-fence = Fence(sys.argv[1], "orders", leadership.number, 7, 0, grant=timedelta(seconds=2))
+while True:
+    leadership = acquire(sys.argv[1], "orders", "frozen", wait=timedelta(seconds=120), term=timedelta(seconds=3))
+    try:
+        fence = Fence(sys.argv[1], "orders", leadership.number, 7, 0, grant=timedelta(seconds=2))
+    except NotLeading:
+        # The machine has stalled for longer than the lease.
+        leadership.close()
+    else:
+        break
 print("leads", leadership.number, flush=True)
 for asked in (leadership.check, fence.left):
     try:
@@ -163,11 +170,11 @@ def test_a_leader_that_stands_still_is_replaced_and_cannot_send_when_it_wakes(le
     frozen = subprocess.Popen([sys.executable, "-c", LEADER, led.dsn], stdout=subprocess.PIPE, text=True)
     try:
         assert frozen.stdout is not None
-        assert frozen.stdout.readline() == "leads 1\n"
+        word, number = frozen.stdout.readline().split()
         frozen.send_signal(signal.SIGSTOP)
         with lead(led, "b") as second:
-            assert second.number == 2
-            with Fence(led.dsn, "orders", 2, 0, 0, grant=GRANT) as fence:
+            assert (word, second.number) == ("leads", int(number) + 1)
+            with Fence(led.dsn, "orders", second.number, 0, 0, grant=LONG) as fence:
                 fence.left()
                 frozen.send_signal(signal.SIGCONT)
                 said, _ = frozen.communicate(timeout=TIMEOUT)
@@ -258,7 +265,7 @@ def asks_in_vain(leadership: Leadership) -> bool:
 def test_a_lease_that_others_change_at_the_same_moment_is_not_lost_by_it(led: Place) -> None:
     led.sql(f"alter database {led.name} set default_transaction_isolation = serializable")
     waits = "select 1 from pg_locks where not granted and locktype = 'transactionid'"
-    with lead(led, "a", term=LONG) as leadership:
+    with lead(led, "a") as leadership:
         with psycopg.connect(led.dsn) as other:
             other.execute("update strandline.lease set version = version + 1")
             wait_for(lambda: led.sql(waits) or leadership.lost.is_set(), "it is in the way of the leader")
@@ -268,11 +275,11 @@ def test_a_lease_that_others_change_at_the_same_moment_is_not_lost_by_it(led: Pl
 
 
 def test_a_newer_attempt_stops_the_older_and_sends_only_after_it(led: Place) -> None:
-    with lead(led, "a", term=LONG) as leadership:
+    with lead(led, "a") as leadership:
         number = leadership.number
         older = Fence(led.dsn, "orders", number, 4, 0, grant=GRANT)
         older.left()
-        with Fence(led.dsn, "orders", number, 4, 1, grant=GRANT) as newer:
+        with Fence(led.dsn, "orders", number, 4, 1, grant=LONG) as newer:
             # The older one has not been told, nor asked: its leave was over before the newer one began.
             with pytest.raises(NotLeading):
                 older.left()
@@ -284,7 +291,7 @@ def test_a_newer_attempt_stops_the_older_and_sends_only_after_it(led: Place) -> 
 
 
 def test_a_fence_holds_for_longer_than_its_grant_and_batch_after_batch(led: Place) -> None:
-    with lead(led, "a", term=LONG) as leadership:
+    with lead(led, "a") as leadership:
         with Fence(led.dsn, "orders", leadership.number, 0, 0, grant=GRANT) as fence:
             before = row(led)
             wait_for(lambda: row(led).granted > before.granted, "the grant is renewed")
@@ -342,7 +349,7 @@ def test_a_fence_counts_down_on_its_own_clock_from_before_it_asked(led: Place) -
 
 
 def test_a_fence_whose_session_is_cut_ends(led: Place) -> None:
-    with lead(led, "a", term=LONG) as leadership:
+    with lead(led, "a") as leadership:
         with Fence(led.dsn, "orders", leadership.number, 0, 0, grant=GRANT) as fence:
             led.sql(
                 "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and "

@@ -49,7 +49,6 @@ def stream(either: Place, kinesis: Kinesis) -> Iterator[str]:
     yield either.name
 
 
-@pytest.mark.timeout(900)
 def test_whatever_happens_to_the_leader_what_arrives_is_what_happened(
     either: Place, stream: str, kinesis: Kinesis, tmp_path: Path
 ) -> None:

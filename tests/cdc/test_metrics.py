@@ -26,7 +26,7 @@ from strandline.cdc.watch import Watch
 from strandline.config import Secret
 from strandline.errors import CannotListen
 from tests.cdc.support import Place
-from tests.support import wait_for
+from tests.support import TIMEOUT, wait_for
 
 PROGRESS = {
     "batchId": 7,
@@ -47,7 +47,7 @@ def config(place: Place, observe: str | None = "127.0.0.1:0") -> CdcConfig:
 
 def page(watch: Watch, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"{watch.address}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{watch.address}{path}", timeout=TIMEOUT) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -62,7 +62,7 @@ def test_what_the_sink_tells_is_counted_and_what_the_slot_lags_is_seen(place: Pl
     place.prepare("create table t (id int primary key)")
     with Session(place.dsn) as session:
         create_lease_table(session)
-    leadership = acquire(place.dsn, "s", "me", wait=timedelta(seconds=30), term=timedelta(minutes=2))
+    leadership = acquire(place.dsn, "s", "me", wait=timedelta(seconds=TIMEOUT), term=timedelta(minutes=2))
     assert leadership is not None
     with leadership, Watch(config(place)) as watch:
         assert page(watch, "/readyz") == (503, "it has not begun\n")
@@ -72,7 +72,7 @@ def test_what_the_sink_tells_is_counted_and_what_the_slot_lags_is_seen(place: Pl
         place.sql("insert into t select generate_series(1, 1000)")
         wait_for(lambda: (figure(watch, "lag_bytes") or 0) > 50_000, "the lag is seen")
         wait_for(lambda: (figure(watch, "lag_seconds") or 0) > 0, "it grows older")
-        assert figure(watch, "postgres_up") == 1
+        wait_for(lambda: figure(watch, "postgres_up") == 1, "Postgres answers")
         with watch.leading(leadership):
             assert page(watch, "/readyz") == (503, "Spark starts, or the rows that are there are sent first\n")
             told = Figures(

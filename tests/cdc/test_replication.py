@@ -1,12 +1,15 @@
 """The replication connection: what it sends on, what it tells the server, how it ends."""
 
+import itertools
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
 
@@ -32,6 +35,11 @@ def end_of(frame: tuple[int, int, bytes]) -> int:
     """The end LSN in a Commit."""
     assert frame[2][:1] == b"C"
     return int.from_bytes(frame[2][10:18], "big")
+
+
+def wal_threads() -> list[threading.Thread]:
+    """Those that read a replication connection."""
+    return [thread for thread in threading.enumerate() if thread.name == "strandline-wal"]
 
 
 def test_frames_come_whole_and_in_order(either: Place) -> None:
@@ -70,13 +78,24 @@ def test_acknowledging_a_commits_end_sends_none_of_it_again_and_anything_before_
 
 def test_an_acknowledgement_never_goes_back(place: Place) -> None:
     place.prepare(TABLE)
-    place.sql("insert into t values (1)")
-    with place.replication() as replication:
+    place.sql("insert into t values (1)", "insert into t values (2)")
+    # A server may refuse to move the slot back by itself; what the walsender was told last shows here.
+    told = (
+        "select (flush_lsn - '0/0')::bigint, reply_time > %s from pg_stat_replication "
+        f"where pid = (select active_pid from pg_replication_slots where slot_name = '{place.slot}')"
+    )
+    with place.replication(silence=0.1) as replication, psycopg.connect(place.dsn, autocommit=True) as connection:
         replication.start(0)
-        end = end_of(take_until(replication, b"C")[-1])
+        first, end = (end_of(frame) for frame in take_until(replication, b"C", 2) if frame[2][:1] == b"C")
         replication.acknowledge(end)
-        replication.acknowledge(end - 100)
         wait_for(lambda: place.confirmed() == end, "the slot has moved")
+        for lower in (first, end - 100, end - 1, 0):
+            replication.acknowledge(lower)
+            after = datetime.now(UTC)
+            # Each report says when it was made: wait for one that was made after the lower acknowledgement.
+            wait_for(lambda at=after: connection.execute(told, (at,)).fetchone()[1], "a later report has come")  # type: ignore[misc,index]
+            assert connection.execute(told, (after,)).fetchone() == (end, True)
+            assert place.confirmed() == end
 
 
 def test_idle_at_is_told_only_when_nothing_waits_and_moves_with_what_is_not_published(place: Place) -> None:
@@ -94,19 +113,19 @@ def test_idle_at_is_told_only_when_nothing_waits_and_moves_with_what_is_not_publ
 
 
 def test_a_full_queue_holds_the_server_back_and_still_answers_it(place: Place) -> None:
-    place.prepare(TABLE, f"alter role postgres in database {place.name} set wal_sender_timeout = '9s'")
+    place.prepare(TABLE, f"alter role postgres in database {place.name} set wal_sender_timeout = '15s'")
     place.sql("insert into t select g, repeat('x', 1000) from generate_series(1, 20000) g")
     reader = f"select active_pid from pg_replication_slots where slot_name = '{place.slot}'"
-    with place.replication(max_frames=100, max_bytes=1 << 20, streaming=False) as replication:
+    with place.replication(max_frames=100, max_bytes=1 << 20, streaming=False, silence=TIMEOUT) as replication:
         replication.start(0)
         wait_for(lambda: replication._is_full, "the queue is full")
         walsender = place.sql(reader)
         heard = f"select reply_time from pg_stat_replication where pid = ({reader})"
         before = place.sql(heard)
-        # Sooner than we would have to by ourselves, for the server would not wait so long.
-        wait_for(lambda: place.sql(heard) > before, "the server hears from us", 9.0)
-        assert replication._is_full
+        # Sooner than we would have to by ourselves: the server would have ended the walsender by then.
+        wait_for(lambda: place.sql(reader) != walsender or place.sql(heard) > before, "the server hears from us")
         assert place.sql(reader) == walsender
+        assert replication._is_full
         # It has not come to the end of the one transaction that there is.
         behind = f"select sent_lsn < pg_current_wal_flush_lsn() from pg_stat_replication where pid = ({reader})"
         assert place.sql(behind) == [(True,)]
@@ -126,12 +145,17 @@ def test_the_queue_is_bounded_by_count_and_by_bytes(place: Place) -> None:
 
 def test_what_ends_the_connection_is_told_by_take_after_all_frames(place: Place) -> None:
     place.prepare(TABLE)
-    with place.replication() as replication:
+    with place.replication(max_frames=1) as replication:
         replication.start(0)
         place.sql("insert into t values (1)")
-        wait_for(lambda: replication.idle_at is None, "a frame waits")
-        place.sql(f"select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = '{place.slot}'")
-        assert kinds(take_until(replication, b"C")) == "BRIC"
+        wait_for(lambda: replication._is_full, "the queue is full, and the socket is not read")
+        place.sql("insert into t values (2)")
+        ((written,),) = place.sql("select pg_current_wal_flush_lsn()::text")
+        wait_for(lambda: place.has_sent(written), "the walsender has sent all")
+        ((walsender,),) = place.sql(f"select active_pid from pg_replication_slots where slot_name = '{place.slot}'")
+        place.sql(f"select pg_terminate_backend({walsender}, {TIMEOUT * 1_000:.0f})")
+        # The last frames and the end of the stream now come with one read of the socket.
+        assert kinds(take_until(replication, b"C", 2)) == "BRICBIC"
         for _ in range(2):
             with pytest.raises(ConnectionLost, match="terminating connection"):
                 take_until(replication, b"C")
@@ -188,9 +212,28 @@ def test_what_a_database_sets_for_others_neither_silences_nor_ends_a_replication
             take_until(replication, b"M")
 
 
+def test_nothing_that_follows_a_loss_is_handed_out(either: Place) -> None:
+    either.prepare(TABLE)
+    with either.replication(max_frames=1) as replication:
+        replication.start(0)
+        either.sql("insert into t values (1)")
+        wait_for(lambda: replication._is_full, "the queue is full, and the socket is not read")
+        either.sql(f"drop publication {either.publication}", "insert into t values (2)")
+        ((behind,),) = either.sql("select pg_logical_emit_message(false, 'behind', 'x')::text")
+        # The warning and the message behind it then come with one read of the socket.
+        wait_for(lambda: either.has_sent(behind), "the walsender has sent all, or has ended")
+        found = take_until(replication, b"C")
+        wait_for(lambda: not wal_threads(), "the reading has ended")
+        with pytest.raises((CannotReplicate, ChangesLost), match="publication"):
+            while True:
+                found += replication.take(TIMEOUT)
+        assert kinds(found) == "BRIC"
+        assert replication.idle_at is None
+
+
 def test_a_server_that_says_nothing_is_given_up(place: Place) -> None:
     place.prepare(TABLE)
-    with place.replication(timeout=3, silence=0.2) as replication:
+    with place.replication(timeout=6, silence=0.2) as replication:
         replication.start(0)
         ((walsender,),) = place.sql(f"select active_pid from pg_replication_slots where slot_name = '{place.slot}'")
         os.kill(walsender, signal.SIGSTOP)
@@ -224,7 +267,7 @@ def test_closing_is_quick_and_frees_the_slot_at_any_moment(place: Place) -> None
             ),
             "the slot is free",
         )
-    assert not [thread for thread in threading.enumerate() if thread.name == "strandline-wal"]
+    assert not wal_threads()
 
 
 READER = """
@@ -244,46 +287,66 @@ while True:
 """
 
 
+def read_and_kill(place: Place) -> list[tuple[str, int]]:
+    """What a reader has printed until it was killed: not before 60 rows, and something of them was acknowledged."""
+    acknowledged = place.confirmed()
+    printed: list[tuple[str, int]] = []
+    command = [sys.executable, "-c", READER, place.dsn, place.slot]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        try:
+            for line in reader.stdout:
+                if line.endswith("\n"):
+                    word, value = line.split()
+                    printed.append((word, int(value)))
+                if len(printed) == 120:
+                    wait_for(lambda: place.confirmed() > acknowledged, "something is acknowledged")
+                    reader.kill()
+        finally:
+            reader.kill()
+    assert reader.returncode == -signal.SIGKILL
+    wait_for(lambda: not place.is_read(), "the slot is free")
+    return printed
+
+
 def test_after_kill_9_nothing_is_lost_and_nothing_acknowledged_comes_again(place: Place) -> None:
     place.prepare("create table t (id int primary key)")
-    with psycopg.connect(place.dsn, autocommit=True) as connection:
-        seen: list[list[int]] = []
-        for round_ in range(3):
-            for number in range(round_ * 100, round_ * 100 + 100):
-                connection.execute("insert into t values (%s)", (number,))
-            before = place.confirmed()
-            reader = subprocess.Popen(
-                [sys.executable, "-c", READER, place.dsn, place.slot], stdout=subprocess.PIPE, text=True
-            )
-            assert reader.stdout is not None
-            rows = []
-            for line in reader.stdout:
-                if not line.endswith("\n"):
+    stopping = Event()
+    written = -1
+
+    def write() -> None:
+        """One row a transaction, also while readers are killed: none of them can have come to the end."""
+        nonlocal written
+        with psycopg.connect(place.dsn, autocommit=True) as connection:
+            for number in itertools.count():
+                if stopping.is_set():
                     break
-                word, value = line.split()
-                if word == "row":
-                    rows.append(int(value))
-                else:
-                    assert int(value) > before
-                if len(rows) == 60:
-                    reader.kill()
-            reader.wait(TIMEOUT)
-            seen.append(rows)
-            wait_for(
-                lambda: (
-                    place.sql(f"select active from pg_replication_slots where slot_name = '{place.slot}'") == [(False,)]
-                ),
-                "free",
-            )
-        with place.replication() as replication:
-            replication.start(0)
-            rest = [int(f[2][13:]) for f in take_until(replication, b"C", 1) if f[2][:1] == b"I"]
-            while 299 not in rest:
-                rest += [int(f[2][13:]) for f in replication.take(1) if f[2][:1] == b"I"]
-        seen.append(rest)
-    assert {row for rows in seen for row in rows} == set(range(300))
-    for rows in seen:
-        assert rows == list(range(rows[0], rows[-1] + 1))
+                connection.execute("insert into t values (%s)", (number,))
+                written = number
+
+    # The row of each position that a reader may have acknowledged. Another one would be a KeyError.
+    row_at = {place.confirmed(): -1}
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        try:
+            for _ in range(3):
+                first = row_at[place.confirmed()] + 1
+                printed = read_and_kill(place)
+                rows = [value for word, value in printed if word == "row"]
+                assert rows == list(range(first, first + len(rows)))
+                row_at |= dict(zip((value for word, value in printed if word == "end"), rows, strict=False))
+            # The statement that runs while the last reader is killed may have been committed before.
+            before = written + 1
+            wait_for(lambda: written > before or writing.done(), "more is written after the last kill")
+        finally:
+            stopping.set()
+        writing.result(TIMEOUT)
+    first = row_at[place.confirmed()] + 1
+    rest: list[int] = []
+    with place.reading() as replication:
+        while not rest or rest[-1] < written:
+            rest += [int(frame[2][13:]) for frame in take_until(replication, b"C") if frame[2][:1] == b"I"]
+    assert rest == list(range(first, written + 1))
 
 
 def test_a_server_with_too_little_in_its_log_is_refused_and_a_restart_is_survived(open_dir: Path) -> None:

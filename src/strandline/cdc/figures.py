@@ -108,7 +108,8 @@ class Listening:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended.set()
-        self._thread.join(2 * LOOK_EVERY)
+        # It waits for half a second at the most. Two that read the socket would be in each other's way.
+        self._thread.join()
         # What was told in the last moment.
         self._socket.setblocking(False)
         with contextlib.suppress(BlockingIOError):

@@ -5,6 +5,7 @@ The rules:
   walsender waits, and Postgres keeps what we have no room for.
 - The server is told in time that we live, also while nothing is read.
 - Only what was acknowledged is told as flushed. What was received is told as written, which frees nothing.
+- Frames that follow a loss are discarded: a consumer that acknowledged one of them would hide the loss.
 """
 
 import os
@@ -78,6 +79,7 @@ class Replication:
         self._frames: list[Frame] = []
         self._bytes = 0
         self._failure: PostgresError | None = None
+        self._loss: ChangesLost | None = None
         self._position: int | None = None
         self._place: int | None = None
         self._start = 0
@@ -138,12 +140,12 @@ class Replication:
 
     @property
     def idle_at(self) -> int | None:
-        """How far the server has come, if nothing that it has sent waits to be taken; else None.
+        """How far the server has come, if nothing that it has sent waits to be taken; else, or after a failure, None.
 
         Whoever has also finished what was taken before may acknowledge it.
         """
         with self._ready:
-            return None if self._frames else self._position
+            return None if self._frames or self._failure is not None else self._position
 
     @property
     def place(self) -> int | None:
@@ -176,7 +178,7 @@ class Replication:
         """From version 18 on, a publication that is dropped while we read is passed over with a mere warning."""
         told = notice.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
         if b"skipped loading publication" in told:
-            self._fail(ChangesLost(f"{one_line(told)}: it was dropped while it was read", self._settings.slot))
+            self._loss = ChangesLost(f"{one_line(told)}: it was dropped while it was read", self._settings.slot)
 
     def _fail(self, failure: PostgresError) -> None:
         with self._ready:
@@ -206,7 +208,7 @@ class Replication:
         said = heard = 0.0
         # What came with the server's consent is with libpq already, and no poll would tell of it.
         self._read(session)
-        while not (self._closing or self._failure):
+        while not self._closing:
             now = time.monotonic()
             if self._is_due or now >= said + interval:
                 # Asking for an answer each time is how we learn that the server lives.
@@ -245,7 +247,8 @@ class Replication:
             size, highest, ask, position, count = 0, 0, False, None, 0
             while True:
                 length, view = get(1)
-                if length <= 0:
+                # libpq calls `_noticed` from here, before it returns the frame that follows the notice.
+                if length <= 0 or self._loss is not None:
                     break
                 count += 1
                 data = view.tobytes()
@@ -259,13 +262,16 @@ class Replication:
                 else:
                     position, _, wants = KEEPALIVE.unpack(data)
                     ask = ask or bool(wants)
+            # First of all: what came before the stream's end, with the same read, is as good as what came earlier.
+            self._hand_over(frames, size, highest, position)
+            if self._loss is not None:
+                raise self._loss
             if length < 0:
                 session.result(session.timeout)
                 raise ConnectionLost(session.address, "the server ended the stream")
             if not count:
                 return anything
             anything = True
-            self._hand_over(frames, size, highest, position)
             if ask:
                 self._answer(session)
             if self._is_full or self._is_due or self._closing:
