@@ -16,6 +16,7 @@ from strandline.kafka.partition import Partition
 from strandline.kafka.progress import Progress
 from strandline.kafka.pulse import Pulse
 from strandline.units import Nanos
+from tests.support import TIMEOUT
 
 if TYPE_CHECKING:
     from strandline.kafka.claim import Claim
@@ -118,13 +119,13 @@ def test_events_of_a_thread_come_in_order_and_the_mailbox_says_when_it_is_full()
         def write() -> None:
             nonlocal most
             for number in range(500):
-                assert mail.wait_for_room(30)
+                assert mail.wait_for_room(TIMEOUT)
                 mail.put(AtEnd(PLACES[0], number, 1), records=3, size=number % 400)
                 most = max(most, len(mail._events))
 
         writer = Thread(target=write)
         writer.start()
-        events = [await asyncio.wait_for(mail.get(), 30) for _ in range(500)]
+        events = [await asyncio.wait_for(mail.get(), TIMEOUT) for _ in range(500)]
         writer.join()
         assert [event.offset for event in events if isinstance(event, AtEnd)] == list(range(500))
         assert most <= 4

@@ -1,7 +1,8 @@
 """Every record that is published is reported on once: when it is safe, or with what went wrong."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 
 import pytest
@@ -12,7 +13,6 @@ from strandline.kafka.flushing import flush
 from strandline.kafka.producer import Publisher
 from strandline.kafka.topics import ensure_topics
 from strandline.stack import KafkaCluster
-from strandline.stack.ports import free_port
 from tests.ordered.support import create_topic
 from tests.support import TIMEOUT, read_records
 
@@ -101,7 +101,15 @@ def test_what_fails_is_reported_with_the_reason(kafka: KafkaCluster) -> None:
     assert "MSG_SIZE_TOO_LARGE" in str(errors.told[0])
 
 
-def test_a_publisher_that_is_closed_reports_on_what_it_gives_up() -> None:
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address at which nobody listens, and that nobody else is given."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+def test_a_publisher_that_is_closed_reports_on_what_it_gives_up(nobody: str) -> None:
     errors = Errors()
 
     async def use(publisher: Publisher) -> None:
@@ -110,7 +118,7 @@ def test_a_publisher_that_is_closed_reports_on_what_it_gives_up() -> None:
         assert await flush(publisher, timedelta(milliseconds=50)) == 3
         assert not errors.told
 
-    publishing({"bootstrap.servers": f"127.0.0.1:{free_port()}"}, use)
+    publishing({"bootstrap.servers": nobody}, use)
     assert [type(error) for error in errors.told] == [BrokerRefused] * 3
 
 
@@ -142,7 +150,7 @@ def test_settings_that_do_not_fit_a_publisher_are_refused_by_name() -> None:
             publishing(dict(settings), never)
 
 
-def test_topics_that_are_missing_are_made_like_another(kafka: KafkaCluster) -> None:
+def test_topics_that_are_missing_are_made_like_another(kafka: KafkaCluster, nobody: str) -> None:
     create_topic(kafka.address, "model", 3)
     settings = kafka.settings()
     asyncio.run(ensure_topics(settings, ["results", "dead"], like="model"))
@@ -153,6 +161,6 @@ def test_topics_that_are_missing_are_made_like_another(kafka: KafkaCluster) -> N
         asyncio.run(ensure_topics(settings, ["results"], like="not-there"))
     with pytest.raises(BrokerRefused, match="TOPIC_EXCEPTION for the making of topic 'no name'"):
         asyncio.run(ensure_topics(settings, ["no name"], like="model"))
-    away = {"bootstrap.servers": f"127.0.0.1:{free_port()}"}
+    away = {"bootstrap.servers": nobody}
     with pytest.raises(BrokerUnreachable):
         asyncio.run(ensure_topics(away, ["results"], like="model", within=timedelta(milliseconds=300)))

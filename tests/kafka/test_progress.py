@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from strandline.errors import NotOurs
@@ -15,6 +14,7 @@ from strandline.kafka.progress import Progress
 from strandline.stack import KafkaCluster
 from strandline.units import Nanos
 from tests.support import TIMEOUT, write_records
+from tests.topics import create_topics
 
 if TYPE_CHECKING:
     from strandline.kafka.claim import Claim
@@ -69,8 +69,7 @@ def test_a_record_of_an_earlier_assignment_changes_nothing() -> None:
 
 def test_a_partition_that_moves_to_another_member_is_taken_up_at_the_frontier(kafka: KafkaCluster) -> None:
     topic = "moving"
-    admin = AdminClient({"bootstrap.servers": kafka.address})
-    admin.create_topics([NewTopic(topic, 2)])[topic].result(TIMEOUT)
+    create_topics(kafka.settings(), NewTopic(topic, 2))
     for number in (0, 1):
         write_records(kafka.address, topic, [str(n).encode() for n in range(100)], partition=number)
     with Member(kafka.address, topic) as first:

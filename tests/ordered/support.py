@@ -8,7 +8,6 @@ from datetime import timedelta
 
 import pyarrow as pa
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from kio.schema.errors import ErrorCode
 from kio.schema.produce.v9.request import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -20,9 +19,12 @@ from strandline.kafka.cluster import LATEST, Cluster, Isolation
 from strandline.kafka.connection import Connection
 from strandline.kafka.partition import Partition
 from strandline.kafka.security import Security
-from tests.support import TIMEOUT, wait_for
+from tests.support import TIMEOUT
+from tests.topics import create_topics
 
 TEN_SECONDS = timedelta(seconds=10)
+# The most that Kafka takes. It aborts a transaction that is open for longer, after a minute unless told otherwise.
+OPEN_FOR_LONG = {"transaction.timeout.ms": 900_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +38,7 @@ class Row:
 def create_topic(address: str, name: str, partitions: int = 1, *, replicas: int = 1, **config: str) -> None:
     """Create a topic that keeps records of any age. Its settings have underscores for dots."""
     settings = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in config.items()}}
-    admin = AdminClient({"bootstrap.servers": address})
-    admin.create_topics([NewTopic(name, partitions, replicas, config=settings)])[name].result(TIMEOUT)
-    # The controller has made it; a broker that has much to do shows it a moment later.
-    wait_for(lambda: name in admin.list_topics(timeout=TIMEOUT).topics, f"topic {name} is shown")
+    create_topics({"bootstrap.servers": address}, NewTopic(name, partitions, replicas, config=settings))
 
 
 def produce(address: str, topic: str, records: Iterable[tuple[int, int, bytes]], **settings: str | int) -> None:

@@ -18,13 +18,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
 
 from strandline.core.retry import Policy, Within
 from strandline.errors import BrokerUnreachable, GroupInUse, OffsetOutOfRange, OptionError, TopicReplaced, UnknownTopic
@@ -45,6 +43,7 @@ from strandline.stack import KafkaCluster
 from strandline.units import Nanos
 from tests.ordered.support import Row, create_topic, inversions, offsets, produce, rows_of
 from tests.support import TIMEOUT, wait_for
+from tests.topics import add_partitions
 
 DAY = 1_767_225_600_000
 
@@ -85,9 +84,9 @@ def test_a_topic_is_read_from_where_it_is_told(kafka: KafkaCluster, hundred: str
 def test_a_time_ago_counts_from_now(kafka: KafkaCluster) -> None:
     create_topic(kafka.address, "ago")
     now = int(datetime.now(UTC).timestamp() * 1000)
-    produce(kafka.address, "ago", [(0, now - minutes * 60_000, f"{minutes}".encode()) for minutes in (90, 59, 1)])
+    produce(kafka.address, "ago", [(0, now - minutes * 60_000, f"{minutes}".encode()) for minutes in (90, 30, 1)])
     with OrderedConsumer(kafka.settings(), [Topic("ago", Ago(timedelta(hours=1)))]) as consumer:
-        assert [row.value for row in rows_of(consumer.until_live())] == [b"59", b"1"]
+        assert [row.value for row in rows_of(consumer.until_live())] == [b"30", b"1"]
 
 
 def test_topics_with_different_starts_are_one_stream(kafka: KafkaCluster, hundred: str) -> None:
@@ -186,8 +185,7 @@ def test_partitions_that_are_added_are_read_from_their_first_offset(
     idle = timedelta(milliseconds=50)
     with OrderedConsumer(kafka.settings(), [Topic("grows", Latest())], idle_after=idle) as consumer:
         assert consumer.poll(0).num_rows == 0
-        admin = AdminClient({"bootstrap.servers": kafka.address})
-        admin.create_partitions([NewPartitions("grows", 3)])["grows"].result(TIMEOUT)
+        add_partitions(kafka.settings(), "grows", 3)
         produce(kafka.address, "grows", [(n % 3, DAY + n, b"after") for n in range(300)])
         rows: list[Row] = []
         while len(rows) < 300:
@@ -391,6 +389,10 @@ def test_wrong_arguments_are_refused() -> None:
 
 
 def test_keys_values_and_headers_are_usable_by_pandas_polars_and_duckdb(kafka: KafkaCluster) -> None:
+    # Not at the top of the file, which every process of a run loads: DuckDB prints at exit what of it is still
+    # referred to.
+    import duckdb  # noqa: PLC0415
+
     create_topic(kafka.address, "usable")
     producer = Producer(kafka.settings())
     headers: list[tuple[str, str | bytes | None]] = [("tide", b"high"), ("none", None)]
@@ -488,27 +490,34 @@ def test_signals_at_any_moment_of_a_poll_lose_no_row(kafka: KafkaCluster, hundre
         while not done.wait(random.random() / 500):
             signal.pthread_kill(target, signal.SIGUSR1)
 
+    def read() -> list[bytes | None]:
+        nonlocal interrupted
+        values: list[bytes | None] = []
+        with OrderedConsumer(kafka.settings(), [Topic(hundred)], batch_rows=3) as consumer:
+            done.clear()
+            shooter = threading.Thread(target=shoot)
+            shooter.start()
+            try:
+                while not consumer.is_live:
+                    try:
+                        batch = consumer.poll(TIMEOUT)
+                    except InterruptedError:
+                        interrupted += 1
+                        continue
+                    values += batch["value"].to_pylist()
+            finally:
+                done.set()
+                shooter.join()
+        return values
+
     target, done = threading.get_ident(), threading.Event()
     before = signal.signal(signal.SIGUSR1, handle)
-    shooter = threading.Thread(target=shoot)
-    values: list[bytes | None] = []
     try:
-        with OrderedConsumer(kafka.settings(), [Topic(hundred)], batch_rows=3) as consumer:
-            shooter.start()
-            while not consumer.is_live:
-                try:
-                    batch = consumer.poll(TIMEOUT)
-                except InterruptedError:
-                    interrupted += 1
-                    continue
-                values += batch["value"].to_pylist()
-            done.set()
-            shooter.join()
+        # On a single core all polls may be over before the other thread has its turn.
+        while not interrupted:
+            assert read() == [f"{n}".encode() for n in range(100)]
     finally:
-        done.set()
         signal.signal(signal.SIGUSR1, before)
-    assert interrupted
-    assert values == [f"{n}".encode() for n in range(100)]
 
 
 def test_polls_of_several_threads_bring_each_row_once(kafka: KafkaCluster, hundred: str) -> None:
@@ -584,8 +593,14 @@ def test_a_consumer_that_nobody_closes_is_silent_when_python_ends(kafka: KafkaCl
 
 
 def test_a_consumer_leaves_nothing_open(kafka: KafkaCluster, hundred: str) -> None:
+    def is_socket(link: Path) -> bool:
+        try:
+            return "socket" in str(link.readlink())
+        except FileNotFoundError:  # closed since it was listed
+            return False
+
     def sockets() -> int:
-        return sum("socket" in str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
+        return sum(map(is_socket, Path("/proc/self/fd").iterdir()))
 
     before = sockets()
     for _ in range(3):

@@ -11,7 +11,6 @@ from itertools import product
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
 
 from strandline.errors import OffsetOutOfRange
 from strandline.kafka.cluster import Cluster
@@ -23,7 +22,8 @@ from strandline.ordered.reading import Loss, Rules
 from strandline.stack import KafkaCluster
 from tests.ordered.support import Row, create_topic, produce, rows_of
 from tests.ordered.test_slices import CEILING, DAY, RULES, bursts, jitter, merged, one_time, skew, stray
-from tests.support import wait_for
+from tests.support import TIMEOUT
+from tests.topics import add_partitions
 
 
 @asynccontextmanager
@@ -122,7 +122,7 @@ def test_what_was_deleted_before_an_epoch_is_refused_or_named(kafka: KafkaCluste
     produce(kafka.address, topic, [(0, DAY + n, b"x") for n in range(20)])
     admin = AdminClient({"bootstrap.servers": kafka.address})
     (done,) = admin.delete_records([TopicPartition(topic, 0, 12)]).values()
-    done.result(30)
+    done.result(TIMEOUT)
     start = Position(offsets={Partition(topic, 0): 5})
     with pytest.raises(OffsetOutOfRange, match="epochs-deleted/0 holds offsets 12 to 20, and 5 was asked for"):
         asyncio.run(read_all(kafka.address, topic, Limits(rows=3), start))
@@ -156,9 +156,7 @@ def test_partitions_that_are_added_are_read_from_their_start(kafka: KafkaCluster
     create_topic(kafka.address, topic, 1)
     produce(kafka.address, topic, [(0, DAY, b"first")])
     _, first = asyncio.run(read_all(kafka.address, topic, Limits(), Position(offsets={})))
-    admin = AdminClient({"bootstrap.servers": kafka.address})
-    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
-    wait_for(lambda: len(admin.list_topics(topic).topics[topic].partitions) == 2, "the partition is there")
+    add_partitions(kafka.settings(), topic, 2)
     produce(kafka.address, topic, [(1, DAY + 5, b"second")])
     found, _ = asyncio.run(read_all(kafka.address, topic, Limits(), first))
     assert [row.value for epoch in found for row in epoch] == [b"second"]

@@ -1,20 +1,30 @@
 """Brokers that move, die, freeze and come back under a reader: every row once and in order all the same."""
 
 import signal
+from datetime import timedelta
 
 import pytest
 
-from strandline.core.retry import Attempts, Policy
+from strandline.core.retry import Attempts, Policy, Within
 from strandline.errors import AuthenticationFailed, BrokerUnreachable
 from strandline.kafka.cluster import AGAIN
 from strandline.ordered import OrderedConsumer, Topic
 from strandline.stack import KafkaCluster
+from strandline.units import nanos
 from tests.ordered.support import Row, create_topic, inversions, offsets, produce, rows_of
 from tests.support import TIMEOUT
 
 DAY = 1_767_225_600_000
 EACH = 10_000
 SMALL = 1 << 20
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for brokers as long as a busy machine may take to start them: how long a reader waits is another test."""
+    monkeypatch.setattr("strandline.ordered.reading.PATIENCE", timedelta(seconds=TIMEOUT))
+    longer = Policy(backoff=AGAIN.backoff, until=Within(nanos(timedelta(seconds=TIMEOUT))))
+    monkeypatch.setattr("strandline.ordered.reading.AGAIN", longer)
 
 
 def fill(cluster: KafkaCluster, topic: str) -> None:
@@ -28,6 +38,7 @@ def check(rows: list[Row]) -> None:
     assert offsets(rows) == {partition: list(range(EACH)) for partition in range(4)}
 
 
+@pytest.mark.usefixtures("patient")
 def test_the_leaders_of_half_the_partitions_die_and_the_reader_goes_on(pair: KafkaCluster) -> None:
     fill(pair, "leader-dies")
     second = pair.brokers[1]
@@ -43,6 +54,7 @@ def test_the_leaders_of_half_the_partitions_die_and_the_reader_goes_on(pair: Kaf
     check(rows)
 
 
+@pytest.mark.usefixtures("patient")
 def test_every_broker_is_killed_and_comes_back_and_the_reader_goes_on(pair: KafkaCluster) -> None:
     fill(pair, "all-die")
     with OrderedConsumer(pair.settings(), [Topic("all-die")], buffer_bytes=SMALL, batch_rows=1000) as consumer:
@@ -58,6 +70,7 @@ def test_every_broker_is_killed_and_comes_back_and_the_reader_goes_on(pair: Kafk
     pair.wait_ready()
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_broker_that_freezes_is_given_up_and_its_partitions_are_read_elsewhere(
     pair: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

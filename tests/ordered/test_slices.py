@@ -15,7 +15,7 @@ from strandline.ordered.merge import Merge, Part, sliced
 from strandline.ordered.reading import Rules
 from strandline.ordered.slices import Slicer
 from strandline.stack import KafkaCluster
-from tests.ordered.support import Row, create_topic, inversions, produce, rows_of, stable_end
+from tests.ordered.support import OPEN_FOR_LONG, Row, create_topic, inversions, produce, rows_of, stable_end
 from tests.support import TIMEOUT, wait_for
 
 DAY = 1_767_225_600_000
@@ -98,7 +98,8 @@ def test_slices_behind_each_other_are_the_whole(
 def test_transactions_are_sliced_as_they_are_merged(kafka: KafkaCluster) -> None:
     topic = "slices-transactions"
     create_topic(kafka.address, topic, 2)
-    producer = Producer({"bootstrap.servers": kafka.address, "transactional.id": topic, "linger.ms": 0})
+    how = {"transactional.id": topic, "linger.ms": 0, **OPEN_FOR_LONG}
+    producer = Producer({"bootstrap.servers": kafka.address, **how})
     producer.init_transactions(TIMEOUT)
     for round_ in range(40):
         producer.begin_transaction()

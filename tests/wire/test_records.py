@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +19,7 @@ from strandline.wire.codecs import Bytes
 from strandline.wire.gather import Gather
 from strandline.wire.records import KEY_START, VALUE_START, columns
 from tests.support import TIMEOUT
+from tests.topics import create_topics
 from tests.wire.encoder import PACK, Record, batch
 
 contents = st.none() | st.binary(max_size=40)
@@ -140,8 +140,7 @@ def test_more_records_than_its_bytes_can_hold_are_refused_before_room_is_made_fo
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_what_a_real_broker_keeps_is_read_as_it_was_produced(kafka: KafkaCluster, codec: str) -> None:
     topic = f"wire-{codec}"
-    admin = AdminClient({"bootstrap.servers": kafka.address})
-    admin.create_topics([NewTopic(topic, 1)])[topic].result(TIMEOUT)
+    create_topics(kafka.settings(), NewTopic(topic, 1))
     # A batch that packing does not shrink is sent as it is. So batches leave when they are full, or at the flush, and
     # never because time has passed; only the very first record may still be sent alone, and is left out below.
     settings = {"compression.type": codec, "linger.ms": 60_000, "batch.num.messages": 1000}

@@ -32,6 +32,7 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from strandline.clock import SystemClock
+from strandline.config import without_user
 from strandline.core.retry import Backoff, Failure, GiveUp, Policy, Within, decide
 from strandline.errors import (
     BrokerRefused,
@@ -496,5 +497,5 @@ def host_and_port(place: str) -> tuple[str, int]:
     # A broker writes its own address with one; which it is says nothing here.
     is_kafka = not protocol or protocol.lower() in security.PROTOCOLS
     if not is_kafka or not PORT.fullmatch(port) or not 0 < int(port) < 65536 or not HOST.fullmatch(host.strip("[]")):
-        raise OptionError(f"'bootstrap.servers': '{place.strip()}' is not host:port")
+        raise OptionError(f"'bootstrap.servers': '{without_user(place.strip())}' is not host:port")
     return host.strip("[]"), int(port)

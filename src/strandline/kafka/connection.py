@@ -1,6 +1,7 @@
 """One connection to one broker: a request out, its answer in, within a time-out.
 
-An answer says first how large it is. Whoever has no room for it yet lets it wait there, at the broker.
+An answer says first how large it is. A caller without room for it lets it wait at the broker, unless it is small: a
+broker that refuses a sign-in closes the connection right behind its answer, and TLS drops what is not read by then.
 """
 
 import asyncio
@@ -34,6 +35,8 @@ SPOKEN: Final = (FetchRequest, ListOffsetsRequest, MetadataRequest)
 # An answer holds at least one whole batch, however few bytes were asked for; no broker takes one as large as this.
 MAX_FRAME = 256 << 20
 FIRST_FRAME = 64 << 10
+# An answer up to this size is read without waiting until there is room for it.
+READ_AHEAD = 64 << 10
 # Memory for an answer is used again for the next, but not that of one much larger than was asked for.
 LARGEST_KEPT = 9 << 20
 
@@ -53,7 +56,8 @@ class Last(Generic[Answer]):
 class _Frames(asyncio.BufferedProtocol):
     """Receives one answer at a time straight into a buffer that is used again for the next.
 
-    The four bytes of an answer's size are read by themselves, and then nothing more until `receive`.
+    The four bytes of an answer's size are read by themselves. A small answer is read on from there; of a larger one
+    nothing more is read until `receive`.
     """
 
     transport: asyncio.Transport
@@ -66,6 +70,8 @@ class _Frames(asyncio.BufferedProtocol):
         self._kept = bytearray(FIRST_FRAME)
         self._into = self._size
         self._filled = 0
+        self._ahead: memoryview | None = None
+        """The answer that is read ahead."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -84,24 +90,32 @@ class _Frames(asyncio.BufferedProtocol):
 
     async def receive(self, size: int) -> memoryview:
         """What came back; its memory is used again by what comes after it."""
-        buffer = self._kept if size <= len(self._kept) else bytearray(size)
-        if size <= LARGEST_KEPT:
-            self._kept = buffer
-        waiter = self._await(memoryview(buffer)[:size])
-        self.transport.resume_reading()
-        await waiter
-        answer = self._into.toreadonly()
+        if self._ahead is None:
+            buffer = self._kept if size <= len(self._kept) else bytearray(size)
+            if size <= LARGEST_KEPT:
+                self._kept = buffer
+            waiter = self._await(memoryview(buffer)[:size])
+            self.transport.resume_reading()
+            await waiter
+        elif self._filled < size:
+            await self._wait()
+        answer, self._ahead = self._into.toreadonly(), None
         self._into, self._filled = self._size, 0  # room for what nobody has asked for, which may be the end
-        self.transport.resume_reading()
+        if self.failure is None:
+            self.transport.resume_reading()
         return answer
 
     def close(self) -> None:
         self._fail(ConnectionError("the connection was closed"))
 
     def _await(self, buffer: memoryview) -> asyncio.Future[None]:
+        waiter = self._wait()
+        self._into, self._filled = buffer, 0
+        return waiter
+
+    def _wait(self) -> asyncio.Future[None]:
         if self.failure is not None:
             raise self.failure
-        self._into, self._filled = buffer, 0
         self._waiter = asyncio.get_running_loop().create_future()
         return self._waiter
 
@@ -110,11 +124,18 @@ class _Frames(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._filled += nbytes
-        if self._waiter is None or self._waiter.done():
+        is_awaited = self._waiter is not None and not self._waiter.done()
+        if not is_awaited and self._ahead is None:
             self._fail(ConnectionError("an answer that nobody asked for"))
         elif self._filled == len(self._into):
-            self.transport.pause_reading()
-            self._waiter.set_result(None)
+            (size,) = SIZE.unpack(self._size)
+            if self._into is self._size and SIZE.size <= size <= READ_AHEAD:
+                self._ahead = self._into = memoryview(bytearray(size))
+                self._filled = 0
+            else:
+                self.transport.pause_reading()
+            if self._waiter is not None and is_awaited:
+                self._waiter.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(exc or ConnectionError("the broker closed the connection"))
