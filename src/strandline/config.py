@@ -21,6 +21,7 @@ STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.+)`")
 MISSING_FIELD = re.compile(r"Object missing required field `(.+)`")
 UNKNOWN_WORD = re.compile(r"Invalid enum value '(.+)'")
+QUOTE_IT = "or put it in quotes if it is text"
 MERGE = "tag:yaml.org,2002:merge"
 # What a plain word of YAML can be taken for, and yet not be.
 KINDS = {
@@ -77,8 +78,14 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise OptionError(f"{option} takes HOST:PORT, not '{text}'")
+        raise OptionError(f"{option} takes HOST:PORT, not '{without_user(text)}'")
     return host, int(port)
+
+
+def without_user(address: str) -> str:
+    """An address for an error message: without the user and the password that somebody may have written before it."""
+    _, at, place = address.rpartition("@")
+    return f"***@{place}" if at else address
 
 
 def load(path: Path, type_: type[T]) -> T:
@@ -116,7 +123,7 @@ def _compose(path: Path, text: bytes) -> yaml.Node:
         root: yaml.Node | None = yaml.compose(text, yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = None if error.problem_mark is None else error.problem_mark.line + 1
-        raise ConfigError(path, line, f"is not YAML: {error.problem}") from None
+        raise ConfigError(path, line, f"is not YAML: {_without_names(error.problem)}") from None
     except yaml.YAMLError as error:
         raise ConfigError(path, None, f"is not YAML: {str(error).splitlines()[0]}") from None
     if root is None:
@@ -125,16 +132,20 @@ def _compose(path: Path, text: bytes) -> yaml.Node:
     return root
 
 
+def _without_names(problem: str | None) -> str:
+    """A problem without the tag or alias that the YAML library quotes: an unquoted password may look like one."""
+    return re.sub(r"(undefined (?:tag handle|alias)) .*", r"\1", problem or "")
+
+
 def _refuse_tricks(path: Path, text: bytes) -> None:
     """A few nested aliases can stand for gigabytes, deep nesting takes time by its square, a tag can name any type."""
     depth = 0
     for event in yaml.parse(text, yaml.SafeLoader):
         line = 0 if event.start_mark is None else event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
-            raise ConfigError(path, line, f"alias '*{event.anchor}' is not supported; write it out")
-        tag = getattr(event, "tag", None)
-        if tag is not None:
-            raise ConfigError(path, line, f"tag '{tag}' is not supported; write the plain value")
+            raise ConfigError(path, line, f"an alias (*) is not supported; write it out, {QUOTE_IT}")
+        if getattr(event, "tag", None) is not None:
+            raise ConfigError(path, line, f"a tag (!) is not supported; write the plain value, {QUOTE_IT}")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise ConfigError(path, line, f"is nested deeper than {MAX_DEPTH} levels")

@@ -21,7 +21,6 @@ from threading import Event, Thread
 from typing import Any, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
 from kio.schema.errors import ErrorCode
@@ -32,7 +31,8 @@ from strandline.proxy.cluster import Cluster
 from strandline.stack.kafka import KafkaCluster
 from strandline.stack.ports import LOOPBACK, free_port
 from strandline.wire.kafka_frames import api_name
-from tests.support import TIMEOUT, wait_for
+from tests.support import TIMEOUT
+from tests.topics import create_topics
 
 PORTS = 4
 COUNTS_FILE = "STRANDLINE_PROXY_COUNTS"
@@ -195,11 +195,7 @@ def proxied(directory: Path, *, sections: Mapping[str, Any] | None = None, **clu
 
 def create(settings: Mapping[str, Any], topics: Mapping[str, int], **options: Any) -> None:
     """Create topics with so many partitions each."""
-    admin = AdminClient(dict(settings))
-    made = admin.create_topics([NewTopic(name, count, **options) for name, count in topics.items()])
-    for future in made.values():
-        future.result(TIMEOUT)
-    wait_for(lambda: topics.keys() <= admin.list_topics(timeout=30).topics.keys(), "the topics are there")
+    create_topics(settings, *(NewTopic(name, count, **options) for name, count in topics.items()))
 
 
 def write(settings: Mapping[str, Any], records: Iterable[tuple[str, str]], **options: Any) -> None:
@@ -310,7 +306,7 @@ class Writer:
         self._stop = Event()
         # Idempotent, and patient: what it gives up on would be lost, and not by the proxy.
         patient = {"enable_idempotence": True, "linger_ms": 5, "message_timeout_ms": 300_000}
-        self._producer = Producer(proxy.settings(**patient, **options))
+        self._producer = Producer(proxy.settings(**{**patient, **options}))
         self._thread = Thread(target=self._write)
 
     def __enter__(self) -> Self:
@@ -336,7 +332,12 @@ class Writer:
 
 
 def lies_there(cluster: KafkaCluster, topic: str, expected: Counter[str]) -> bool:
-    """Whether a topic holds just these values, read from its cluster itself, up to the end of every partition."""
+    """Whether a topic holds just these values, read from its cluster itself."""
+    return values_of(cluster, topic) == expected
+
+
+def values_of(cluster: KafkaCluster, topic: str) -> Counter[str]:
+    """The values of a topic, read from its cluster itself, up to the end of every partition."""
     reader = Consumer({**cluster.settings(), "group.id": f"whole-{time.monotonic_ns()}", "enable.partition.eof": True})
     partitions = reader.list_topics(topic, timeout=30).topics[topic].partitions
     reader.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
@@ -352,4 +353,4 @@ def lies_there(cluster: KafkaCluster, topic: str, expected: Counter[str]) -> boo
             elif error.code() == KafkaError._PARTITION_EOF:
                 ended.add(message.partition())
     reader.close()
-    return found == expected
+    return found

@@ -19,6 +19,7 @@ from aiokafka.errors import KafkaError
 from strandline.stack.kafka import KafkaCluster
 from tests.proxy.support import Proxied
 from tests.support import TIMEOUT
+from tests.topics import wait_until_served
 
 Clusters = tuple[KafkaCluster, KafkaCluster]
 Given = ParamSpec("Given")
@@ -50,9 +51,7 @@ async def create(address: str, topics: dict[str, int]) -> None:
     async with administrator(address) as admin:
         answer = await admin.create_topics([NewTopic(name, count, 1) for name, count in topics.items()])
         assert {error[1] for error in answer.topic_errors} == {0}, answer
-        async with asyncio.timeout(TIMEOUT):
-            while not topics.keys() <= set(await admin.list_topics()):
-                await asyncio.sleep(0.05)
+    await asyncio.to_thread(wait_until_served, {"bootstrap.servers": address}, topics)
 
 
 async def write(address: str, records: Iterable[tuple[str, str]], **options: Any) -> None:
@@ -179,8 +178,8 @@ async def test_an_administrator_sees_one_cluster(proxy: Proxied) -> None:
         assert set(topics) <= set(await admin.list_topics())
         assert {node["node_id"] for node in (await admin.describe_cluster())["brokers"]} == {1, 1_000_001}
         await admin.create_partitions({"eu.ai-adm": NewPartitions(3)})
-        while len((await admin.describe_topics(["eu.ai-adm"]))[0]["partitions"]) < 3:
-            await asyncio.sleep(0.05)
+        await asyncio.to_thread(wait_until_served, proxy.settings(), {"eu.ai-adm": 3})
+        assert len((await admin.describe_topics(["eu.ai-adm"]))[0]["partitions"]) == 3
         topic = ConfigResource(ConfigResourceType.TOPIC, "eu.ai-adm", {"retention.ms": "1234567"})
         await admin.alter_configs([topic])
         broker = ConfigResource(ConfigResourceType.BROKER, "1000001")

@@ -50,6 +50,12 @@ CHANGES: dict[str, tuple[Callable[[Content], object], str]] = {
         lambda c: c["clusters"]["east"].update(bootstrap="foo bar"),
         "clusters.east.bootstrap: 'foo bar' is not host:port",
     ),
+    "user": (
+        lambda c: c["clusters"]["east"].update(bootstrap="proxy:hunter2@h:1"),
+        "clusters.east.bootstrap: an address has no user and no password; name them in clusters.east.sasl",
+    ),
+    "password": (lambda c: c.update(auth={"users": {"alice": ""}}), "auth.users.alice: the password is empty"),
+    "pages": (lambda c: c.update(observe="me:hunter2@h"), "observe takes HOST:PORT, not '***@h'"),
     "itself": (
         lambda c: c["clusters"]["west"].update(bootstrap=f"h:1, localhost:{c['listen']['bootstrap_port']}"),
         "is where the proxy itself listens",
@@ -67,6 +73,7 @@ def test_a_file_that_cannot_be_is_told_with_its_place(fault: str, tmp_path: Path
     ended = run_warm("proxy", "--config", str(file))
     assert ended.returncode == 2
     assert told in ended.stderr
+    assert "hunter2" not in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1
 
 

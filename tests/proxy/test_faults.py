@@ -1,6 +1,7 @@
 """A cluster that is killed, frozen or restarted, and a proxy that is: others are not troubled, and nothing is lost."""
 
 import asyncio
+import secrets
 import signal
 import socket
 import struct
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from kio.schema.errors import ErrorCode
 from kio.schema.update_features.v1.request import FeatureUpdateKey, UpdateFeaturesRequest
@@ -17,6 +18,7 @@ from kio.static.primitive import i8, i16
 from strandline.proxy.cluster import Cluster
 from strandline.stack.kafka import KafkaCluster
 from strandline.stack.stack import Stack
+from tests.proxy.relay import Relay
 from tests.proxy.support import (
     Proxied,
     Writer,
@@ -26,8 +28,10 @@ from tests.proxy.support import (
     lies_there,
     proxied,
     read,
+    record_count,
     running,
     take,
+    values_of,
     write,
 )
 from tests.support import TIMEOUT, frozen, wait_for
@@ -99,6 +103,78 @@ def test_a_killed_cluster_comes_back_and_nothing_acknowledged_is_lost_or_there_t
     assert len(take(reader, written)) == written
     reader.close()
     assert lies_there(west, "eu.kill", writer.acknowledged)
+
+
+class Failing(Writer):
+    """A writer whose producer may give up."""
+
+    def __init__(self, proxy: Proxied, topic: str, **options: object) -> None:
+        self.fatal: set[int] = set()
+        """Errors after which its producer sends no more."""
+        super().__init__(proxy, topic, **options)
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            super().__exit__()
+        except (KafkaException, SystemError) as error:
+            # The library raises what is fatal from `flush`, and again from whatever callback runs there.
+            cause = error if isinstance(error, KafkaException) else error.__cause__
+            assert isinstance(cause, KafkaException)
+            self.fatal.add(cause.args[0].code())
+            super().__exit__()
+
+    def _write(self) -> None:
+        try:
+            super()._write()
+        except KafkaException as error:
+            self.fatal.add(error.args[0].code())
+
+    def _delivered(self, error: KafkaError | None, message: object) -> None:
+        if error is None:
+            super()._delivered(error, message)
+
+
+@pytest.mark.parametrize(
+    ("is_idempotent", "in_flight"),
+    [(True, 1), (True, 5), (False, 5)],
+    ids=["idempotent, 1 in flight", "idempotent, 5 in flight", "not idempotent"],
+)
+def test_what_a_killed_cluster_stored_and_did_not_acknowledge_is_never_lost_and_with_idempotence_never_there_twice(
+    fragile: Clusters, tmp_path: Path, is_idempotent: bool, in_flight: int
+) -> None:
+    east, west = fragile
+    topic = f"eu.unanswered-{secrets.token_hex(4)}"
+    with (
+        Relay(west.address) as relay,
+        proxied(tmp_path, east=east.address, west=relay.address) as proxy,
+    ):
+        create(proxy.settings(), {topic: 1})
+        with Failing(proxy, topic, enable_idempotence=is_idempotent, max_in_flight=in_flight, linger_ms=0) as writer:
+            wait_for(lambda: writer.acknowledged.total() > 50, "the writer is at work")
+            with relay.answers_lost():
+                unanswered = min(in_flight, 3)
+                wait_for(
+                    lambda: record_count(west.settings(), topic) >= writer.acknowledged.total() + unanswered,
+                    "the cluster has stored what it has not acknowledged",
+                )
+                west.brokers[0].stop(signal.SIGKILL, 0.0)
+            west.brokers[0].start()
+            west.wait_ready()
+            before = writer.acknowledged.total()
+            wait_for(lambda: writer.acknowledged.total() > before + 50 or writer.fatal, "it goes on, or gives up")
+    stored = values_of(west, topic)
+    assert writer.acknowledged.keys() <= stored.keys(), "nothing acknowledged is lost"
+    assert set(writer.acknowledged.values()) == {1}
+    if is_idempotent:
+        assert max(stored.values()) == 1, "nothing is there twice"
+    else:
+        # So the test can tell: what was sent again is there twice.
+        assert max(stored.values()) > 1
+    # A broker that comes back alone knows only the last batch of each producer. Of several that it had stored it takes
+    # the first, when it is sent again, for one out of order, with or without a proxy: librdkafka gives up.
+    is_alone = not is_idempotent or in_flight == 1
+    given_up = {KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaError._FATAL}
+    assert writer.fatal <= (set() if is_alone else given_up)
 
 
 def test_a_reader_that_begins_while_one_of_its_clusters_does_not_answer_reads_all_when_it_does(

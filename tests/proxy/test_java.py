@@ -131,7 +131,6 @@ def test_the_new_groups_work_in_one_cluster_and_are_refused_over_two(proxy: Prox
     assert offsets(proxy, "eu-848") == {("eu.java-848", 0): 2}
 
 
-@pytest.mark.soak
 def test_a_share_group_works_in_one_cluster(proxy: Proxied, clusters: Clusters) -> None:
     prepared(clusters, "java-share")
     write(clusters[1].settings(), [("eu.java-share", value) for value in "abc"])

@@ -20,6 +20,7 @@ from kafka.errors import GroupSubscribedToTopicError, KafkaError, NoError
 from strandline.stack.kafka import KafkaCluster
 from tests.proxy.support import Proxied
 from tests.support import TIMEOUT, wait_for
+from tests.topics import wait_until_served
 
 Clusters = tuple[KafkaCluster, KafkaCluster]
 ASSIGNORS = (
@@ -41,6 +42,7 @@ def create(address: str, topics: dict[str, int]) -> None:
     with administrator(address) as admin:
         wanted = {name: {"num_partitions": count, "replication_factor": 1} for name, count in topics.items()}
         admin.create_topics(wanted, wait_for_metadata=True)
+    wait_until_served({"bootstrap.servers": address}, topics)
 
 
 def write(address: str, records: Iterable[tuple[str, str]], **options: Any) -> None:
@@ -193,7 +195,8 @@ def test_an_administrator_sees_one_cluster(proxy: Proxied) -> None:
         assert set(topics) <= set(admin.list_topics())
         assert {node["broker_id"] for node in admin.describe_cluster()["brokers"]} == {1, 1_000_001}
         admin.create_partitions({"eu.kp-adm": 3})
-        wait_for(lambda: len(admin.describe_topics(["eu.kp-adm"])[0]["partitions"]) == 3, "the partitions are there")
+        wait_until_served(proxy.settings(), {"eu.kp-adm": 3})
+        assert len(admin.describe_topics(["eu.kp-adm"])[0]["partitions"]) == 3
         leaders: dict[tuple[str, int], int] = {}
         cursor = None
         while cursor is not None or not leaders:

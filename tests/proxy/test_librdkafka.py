@@ -36,6 +36,7 @@ from tests.proxy.support import (
     write,
 )
 from tests.support import TIMEOUT, wait_for
+from tests.topics import wait_until_served
 
 Clusters = tuple[KafkaCluster, KafkaCluster]
 
@@ -316,7 +317,9 @@ def test_an_administrator_sees_one_cluster(proxy: Proxied) -> None:
     assert sorted(node.id for node in described.nodes) == [1, 1_000_001]
     for future in admin.create_partitions([NewPartitions("adm", 2), NewPartitions("eu.adm", 3)]).values():
         future.result(TIMEOUT)
-    wait_for(lambda: len(admin.list_topics(timeout=30).topics["eu.adm"].partitions) == 3, "the partitions are there")
+    wait_until_served(proxy.settings(), {"adm": 2, "eu.adm": 3})
+    # By this client too: it asks the leaders that it knows.
+    assert len(admin.list_topics(timeout=TIMEOUT).topics["eu.adm"].partitions) == 3
     topic = ConfigResource(ResourceType.TOPIC, "eu.adm")
     topic.add_incremental_config(ConfigEntry("retention.ms", "1234567", incremental_operation=AlterConfigOpType.SET))
     for future in admin.incremental_alter_configs([topic]).values():

@@ -180,7 +180,7 @@ def settings_of(config: ProxyConfig, folder: Path) -> Settings:
         tls=None
         if listen.tls is None
         else serving(folder / listen.tls.certificate, folder / listen.tls.key, "listen.tls"),
-        door=None if config.auth is None else Door(config.auth.users, tuple(config.auth.mechanisms)),
+        door=None if config.auth is None else _door(config.auth),
         filters=load_filters(config.filters),
         drain_s=config.drain_s,
         offsets_last=timedelta(days=config.offsets_last_days),
@@ -212,6 +212,14 @@ def _routes(config: ProxyConfig) -> Routes:
     )
 
 
+def _door(auth: AuthSection) -> Door:
+    for name, password in auth.users.items():
+        # By PLAIN anybody could sign in as this user, and SCRAM proves nothing.
+        if not password.reveal():
+            raise OptionError(f"auth.users.{name}: the password is empty")
+    return Door(auth.users, tuple(auth.mechanisms))
+
+
 def _allowed(config: ProxyConfig, primary: str) -> dict[str, str]:
     if not isinstance(config.allow, dict):
         return dict.fromkeys(config.allow, primary)
@@ -241,6 +249,10 @@ def _kafka(name: str, cluster: ClusterSection, listen: ListenSection, folder: Pa
             "sasl.password": sasl.password.reveal(),
         }
     Security.parse(settings)
+    if "@" in cluster.bootstrap:
+        # Not repeated in the message: the password may stand there.
+        where = f"clusters.{name}"
+        raise OptionError(f"{where}.bootstrap: an address has no user and no password; name them in {where}.sasl")
     for place in cluster.bootstrap.split(","):
         try:
             host, port = host_and_port(place)

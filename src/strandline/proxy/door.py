@@ -97,6 +97,9 @@ class _Plain:
         expected = b"" if known is None else known.reveal().encode()
         if not hmac.compare_digest(parts[2], expected) or known is None:
             raise AuthenticationFailed(f"user '{self.username}' or its password is wrong")
+        # An authorization id (RFC 4616): nobody may act as another user, which Kafka's brokers refuse too.
+        if parts[0] not in (b"", parts[1]):
+            raise AuthenticationFailed(f"user '{self.username}' may not act as another user")
         self.is_done = True
         return b""
 

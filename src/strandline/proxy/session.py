@@ -368,6 +368,9 @@ class Session:
             return
         self.broker = after(BROKER, self.broker, BrokerEvent.OPENED)
         self._backend = task.result()
+        if self._backend.link.is_closed:
+            self._broker_ended(None)
+            return
         self._drained()
 
     async def backend(self) -> Backend:
@@ -453,4 +456,6 @@ class Session:
         self.close(error)
 
     def _broker_ended(self, error: Exception | None) -> None:
-        self.close(error or BrokerUnreachable(self.here.cluster.name, "the broker closed the connection"))
+        # While we sign in, `dial` raises the reason: a broker that refuses us closes the connection behind its answer.
+        if self.broker is not Broker.CONNECTING:
+            self.close(error or BrokerUnreachable(self.here.cluster.name, "the broker closed the connection"))
