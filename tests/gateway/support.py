@@ -63,11 +63,19 @@ async def serving(
 
 def write(kafka: str, topic: str, records: Iterable[tuple[int, str, object]]) -> None:
     """Write records, each given as partition, key and what its value says as JSON."""
+    failures: list[KafkaError] = []
     producer = Producer({"bootstrap.servers": kafka, "linger.ms": 1})
     for partition, key, value in records:
-        producer.produce(topic, json.dumps(value), key=key, partition=partition)
+        producer.produce(
+            topic,
+            json.dumps(value),
+            key=key,
+            partition=partition,
+            on_delivery=lambda error, _: failures.append(error) if error else None,
+        )
         producer.poll(0)
     assert producer.flush(TIMEOUT) == 0
+    assert not failures
 
 
 def delete(kafka: str, topic: str, up_to: int) -> None:

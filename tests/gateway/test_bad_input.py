@@ -1,16 +1,15 @@
 """What is wrong, too much or meant ill: each has a code, and somebody beside it goes on hearing every record."""
 
-import json
 import socket
 from collections.abc import Iterator
-from threading import Event, Thread
+from contextlib import ExitStack
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Producer
 
 from strandline.stack import KafkaCluster
-from tests.gateway.raw import CLOSE, CONT, PING, TEXT, beside, frame, greeted, header, hear, say, until
+from tests.gateway.bystander import Bystander
+from tests.gateway.raw import CONT, PING, TEXT, Raw, beside, frame, greeted, header, hear, request, say, until
 from tests.gateway.support import write
 from tests.ordered.support import create_topic
 from tests.support import TIMEOUT, wait_for
@@ -32,58 +31,10 @@ def port(kafka: KafkaCluster, topic: str) -> Iterator[int]:
         yield port
 
 
-class Bystander:
-    """A client that does nothing wrong, and one who writes for it all the time."""
-
-    def __init__(self, kafka: str, topic: str, port: int) -> None:
-        self._producer = Producer({"bootstrap.servers": kafka, "linger.ms": 1})
-        self._topic = topic
-        self._raw = greeted(port)
-        say(self._raw, "subscribe", channels=["bystander"])
-        assert hear(self._raw)["type"] == "subscribed"
-        self.seen: list[int] = []
-        self.written = 0
-        self._stop = Event()
-        self._threads = [Thread(target=self._write, daemon=True), Thread(target=self._listen, daemon=True)]
-        for thread in self._threads:
-            thread.start()
-
-    def _write(self) -> None:
-        while not self._stop.wait(0.01):
-            self._producer.produce(self._topic, str(self.written), key="bystander", partition=0)
-            self.written += 1
-            self._producer.poll(0)
-        self._producer.flush(TIMEOUT)
-
-    def _listen(self) -> None:
-        while (heard := self._raw.hear()) is not None:
-            message = json.loads(heard.payload) if heard.opcode == TEXT else {}
-            if "offset" in message:
-                self.seen.append(message["data"])
-
-    def hears_more(self) -> None:
-        """Wait until some more has come."""
-        now = len(self.seen)
-        wait_for(lambda: len(self.seen) > now + 3, "somebody else hears more")
-
-    def finish(self) -> None:
-        """All that was written has come, once and in order."""
-        self._stop.set()
-        self._threads[0].join(TIMEOUT)
-        wait_for(lambda: len(self.seen) >= self.written, "somebody else hears all")
-        assert self.seen == list(range(self.written))
-        self._raw.send(frame(CLOSE))
-        self._threads[1].join(TIMEOUT)
-        self._raw.socket.close()
-
-
 @pytest.fixture
 def bystander(kafka: KafkaCluster, topic: str, port: int) -> Iterator[Bystander]:
-    bystander = Bystander(kafka.address, topic, port)
-    bystander.hears_more()
-    yield bystander
-    bystander.hears_more()
-    bystander.finish()
+    with Bystander(kafka.address, topic, port) as bystander:
+        yield bystander
 
 
 POSITIONS = '{"type":"resume","data":{"channels":["a"],"positions":%s}}'
@@ -234,11 +185,39 @@ def test_messages_without_end_close_the_connection(port: int, bystander: Bystand
 def test_who_asks_without_end_and_reads_nothing_is_cut_off(kafka: KafkaCluster, topic: str, sent: bytes) -> None:
     with (
         beside(kafka.address, [topic], limits={"messages_per_s": 10_000_000, "queue_bytes": 65_536}) as port,
+        Bystander(kafka.address, topic, port) as bystander,
         greeted(port, receive_bytes=4096) as raw,
-        pytest.raises((BrokenPipeError, ConnectionResetError)),
     ):
-        for _ in range(1_000_000):
-            raw.send(sent * 20)
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            for number in range(1_000_000):
+                raw.send(sent * 20)
+                if number % 1000 == 100:
+                    bystander.hears_more()
+        bystander.hears_more()
+
+
+def test_a_flood_of_connections_is_turned_away_and_harms_nobody_who_is_connected(
+    kafka: KafkaCluster, topic: str
+) -> None:
+    limits = {"connections_per_address": 20, "handshake_s": 600}
+    with (
+        beside(kafka.address, [topic], limits=limits) as port,
+        Bystander(kafka.address, topic, port) as bystander,
+        ExitStack() as held,
+    ):
+        # Half of them never say anything.
+        for _ in range(10):
+            held.enter_context(socket.create_connection(("127.0.0.1", port), TIMEOUT))
+            held.enter_context(Raw(port, request()))
+        answers = []
+        for number in range(200):
+            with Raw(port, request()) as raw:
+                answers.append(raw.head())
+            if number % 50 == 0:
+                bystander.hears_more()
+        assert {head.partition("\r\n")[0] for head in answers} == {"HTTP/1.1 503 Service Unavailable"}
+        assert all("\r\nRetry-After: " in head for head in answers)
+        bystander.hears_more()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
 
 from strandline.errors import AuthenticationFailed, BrokerUnreachable, KafkaError
 from strandline.gateway import dialogue, tail
@@ -18,6 +17,7 @@ from strandline.stack import KafkaCluster
 from tests.gateway.support import create_when_gone, plain, reached, run, serving, write
 from tests.ordered.support import create_topic
 from tests.support import TIMEOUT
+from tests.topics import add_partitions
 
 KEYS = {"token_keys": {"k": "k" * 32}}
 
@@ -31,11 +31,6 @@ def topic(kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def _grow(kafka: KafkaCluster, topic: str, count: int) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.address})
-    admin.create_partitions([NewPartitions(topic, count)])[topic].result(TIMEOUT)
-
-
 async def _knows(gateway: Gateway, count: int) -> None:
     """Wait until a gateway that was told to look has seen all partitions."""
     while len(gateway.hub.feeds) < count:
@@ -47,7 +42,7 @@ def test_a_partition_that_another_process_has_seen_already_is_looked_for_before_
 ) -> None:
     async def test() -> None:
         async with serving(kafka.address, [topic]) as ahead, serving(kafka.address, [topic]) as here:
-            await asyncio.to_thread(_grow, kafka, topic, 2)
+            await asyncio.to_thread(add_partitions, kafka.settings(), topic, 2)
             await _knows(ahead, 2)
             async with plain(ahead) as client:
                 await client.say("subscribe", channels=["a"])
@@ -170,7 +165,7 @@ def test_a_partition_added_since_begins_at_0_for_who_is_there_and_for_who_comes_
         async with serving(kafka.address, [topic]) as gateway, plain(gateway) as live:
             await live.say("subscribe", channels=["a"])
             subscribed = (await live.until("subscribed"))[-1]
-            await asyncio.to_thread(_grow, kafka, topic, 2)
+            await asyncio.to_thread(add_partitions, kafka.settings(), topic, 2)
             # Before the gateway knows of it.
             await asyncio.to_thread(write, kafka.address, topic, [(1, "a", n) for n in range(5)])
             await _knows(gateway, 2)

@@ -1,7 +1,8 @@
 """What a slow client gets: the latest of each key and exact gaps for the rest, or a close with a code."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,6 +15,7 @@ from strandline.gateway.feed import Feed, Record
 from strandline.gateway.kept import LOOSE, Kept
 from strandline.kafka.partition import Partition
 from strandline.stack import KafkaCluster
+from tests.gateway.bystander import Bystander
 from tests.gateway.raw import CLOSE, PING, beside, greeted, hear, say
 from tests.gateway.support import NAMING, write
 from tests.ordered.support import create_topic
@@ -68,13 +70,28 @@ def test_what_is_told_while_a_client_is_slow_comes_behind_what_came_before_it(ga
         assert items == [*before, gap, after]
 
 
-def _slow(kafka: str, topic: str, port: int, keys: Sequence[str]) -> list[object]:
-    """What a client of everything hears that reads nothing while records are written, and then all of it."""
+@contextmanager
+def _serving(kafka: str, topic: str, conflate: str) -> Iterator[tuple[int, Bystander]]:
+    """The port of a gateway, and a well-behaved client, which hears every record of a topic of its own."""
+    other = f"{topic}-other"
+    create_topic(kafka, topic)
+    create_topic(kafka, other)
+    with (
+        beside(kafka, [topic, other], conflate=[conflate], limits=LIMITS) as port,
+        Bystander(kafka, other, port) as bystander,
+    ):
+        yield port, bystander
+
+
+def _slow(kafka: str, topic: str, served: tuple[int, Bystander], keys: Sequence[str]) -> list[object]:
+    """What a client of some channels hears that reads nothing while records are written, and then all of it."""
+    port, bystander = served
     with greeted(port, receive_bytes=4096) as raw:
-        say(raw, "subscribe", channels=["*"])
+        say(raw, "subscribe", channels=[f"{keys[0][0]}*"])
         assert hear(raw)["type"] == "subscribed"
         write(kafka, topic, [(0, keys[n % len(keys)], {"n": n, "room": "x" * ROOM}) for n in range(COUNT)])
         wait_for(lambda: _end(port, topic) == COUNT, "all that was written has come to the gateway")
+        bystander.hears_more()
         heard: list[object] = []
         latest = set(range(COUNT - len(keys), COUNT))
         while latest:
@@ -103,9 +120,8 @@ def _end(port: int, topic: str) -> int:
 
 def test_a_slow_client_gets_the_latest_of_each_key_and_is_told_exactly_what_it_missed(kafka: KafkaCluster) -> None:
     topic = f"conflate-{uuid4().hex[:8]}"
-    create_topic(kafka.address, topic)
-    with beside(kafka.address, [topic], conflate=["price.*"], limits=LIMITS) as port:
-        heard = _slow(kafka.address, topic, port, ["price.a", "price.b", "price.c"])
+    with _serving(kafka.address, topic, "price.*") as served:
+        heard = _slow(kafka.address, topic, served, ["price.a", "price.b", "price.c"])
     place, lost = 0, 0
     for item in heard:
         first, last = item if isinstance(item, tuple) else (item, item)
@@ -117,17 +133,15 @@ def test_a_slow_client_gets_the_latest_of_each_key_and_is_told_exactly_what_it_m
 
 def test_a_slow_client_of_other_channels_is_closed_with_a_code_and_has_all_until_then(kafka: KafkaCluster) -> None:
     topic = f"conflate-{uuid4().hex[:8]}"
-    create_topic(kafka.address, topic)
-    with beside(kafka.address, [topic], conflate=["price.*"], limits=LIMITS) as port:
-        *heard, code = _slow(kafka.address, topic, port, ["trade.a"])
+    with _serving(kafka.address, topic, "price.*") as served:
+        *heard, code = _slow(kafka.address, topic, served, ["trade.a"])
     assert code == 4008
     assert heard == list(range(len(heard)))
 
 
 def test_more_keys_than_there_is_room_for_close_the_connection(kafka: KafkaCluster) -> None:
     topic = f"conflate-{uuid4().hex[:8]}"
-    create_topic(kafka.address, topic)
-    with beside(kafka.address, [topic], conflate=["*"], limits=LIMITS) as port:
-        *heard, code = _slow(kafka.address, topic, port, [f"k{n}" for n in range(COUNT)])
+    with _serving(kafka.address, topic, "k*") as served:
+        *heard, code = _slow(kafka.address, topic, served, [f"k{n}" for n in range(COUNT)])
     assert code == 4008
     assert heard == list(range(len(heard)))

@@ -7,10 +7,10 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions, NewTopic
+from confluent_kafka.cimpl import NewTopic
 
 from strandline.core.gap import Gap, Reason
-from strandline.errors import TopicReplaced, UnknownTopic
+from strandline.errors import TopicReplaced
 from strandline.gateway.feed import Feed
 from strandline.gateway.history import History
 from strandline.kafka.cluster import Cluster
@@ -20,6 +20,7 @@ from strandline.wire.resume_token import Position
 from tests.gateway.support import NAMING, Heard, create_when_gone, plain, reached, run, serving, write
 from tests.ordered.support import create_topic
 from tests.support import TIMEOUT
+from tests.topics import add_partitions, create_topics
 
 
 @pytest.fixture
@@ -33,20 +34,6 @@ def _stop(cluster: KafkaCluster, node: int) -> None:
     cluster.brokers[node - 1].stop(signal.SIGTERM, TIMEOUT)
 
 
-async def _shown(cluster: KafkaCluster, topic: str) -> None:
-    """Wait until every broker shows a topic; those that have much to do learn of it a moment later."""
-    for place in cluster.address.split(","):
-        while True:
-            asked = Cluster({"bootstrap.servers": place})
-            try:
-                await asked.partitions([topic])
-                break
-            except UnknownTopic:
-                await asyncio.sleep(0.02)
-            finally:
-                asked.close()
-
-
 def _gap(heard: list[Heard]) -> tuple[str, int, int | None]:
     (gap,) = [message for message in heard if message["type"] == "gap"]
     return gap["reason"], gap["from"], gap["to"]
@@ -54,13 +41,11 @@ def _gap(heard: list[Heard]) -> tuple[str, int, int | None]:
 
 def test_what_an_unclean_election_has_lost_is_told_to_who_was_there_and_to_who_comes_back(three: KafkaCluster) -> None:
     topic = f"gateway-{uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": three.address})
     how = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
-    admin.create_topics([NewTopic(topic, 1, replica_assignment=[[2, 3]], config=how)])[topic].result(TIMEOUT)
+    create_topics(three.settings(), NewTopic(topic, 1, replica_assignment=[[2, 3]], config=how))
     write(three.address, topic, [(0, "a", n) for n in range(5)])
 
     async def test() -> None:
-        await _shown(three, topic)
         async with serving(three.address, [topic], token_every_s=0.2) as gateway, plain(gateway) as live:
             await live.say("subscribe", channels=["a"])
             await live.until("subscribed")
@@ -114,13 +99,13 @@ def test_what_is_cold_of_a_topic_made_anew_and_of_a_partition_added_since_is_wha
                     return found
 
             assert await cold({"0": 0}, 50) == list(range(50))
+            before = gateway.hub.topics()[topic][0]
             admin.delete_topics([topic])[topic].result(TIMEOUT)
             await asyncio.to_thread(create_when_gone, kafka.address, topic)
-            before = gateway.hub.topics()[topic][0]
             await asyncio.to_thread(write, kafka.address, topic, [(0, "a", 100 + n) for n in range(60)])
             while gateway.hub.topics()[topic][0] is before:
                 await asyncio.sleep(0.02)
-            admin.create_partitions([NewPartitions(topic, 2)])[topic].result(TIMEOUT)
+            await asyncio.to_thread(add_partitions, kafka.settings(), topic, 2)
             await asyncio.to_thread(write, kafka.address, topic, [(1, "a", 200 + n) for n in range(60)])
             await reached(gateway, 120)
             # The first who asks may be told to come again: it finds out.

@@ -27,6 +27,7 @@ from strandline.stack.ports import free_port
 from tests.gateway.support import ANYONE, plain, run, serving, write
 from tests.ordered.support import create_topic
 from tests.support import TIMEOUT, wait_for
+from tests.topics import create_topics
 
 PARTITIONS = 3
 # A question to a broker that is away is asked again, and not waited for.
@@ -156,7 +157,6 @@ def endured(stage: Stage, trial: Trial, *kinds: Callable[[], Awaitable[None]], w
     return outcomes[0]
 
 
-@pytest.mark.timeout(600)
 def test_whatever_is_killed_or_moved_every_client_sees_every_record_once_or_an_exact_gap(stage: Stage) -> None:
     trial = stage.trial(clients=60, seconds=8, recreates=1)
     outcome = endured(stage, trial, stage.kill_the_gateway, stage.restart_the_second_broker, within=4 * TIMEOUT)
@@ -170,10 +170,9 @@ def test_a_partition_without_a_leader_keeps_nobody_from_the_others_and_is_told_a
     pair: KafkaCluster,
 ) -> None:
     lone, shared = (f"{name}-{uuid4().hex[:8]}" for name in ("lone", "shared"))
-    admin, second = AdminClient({**pair.settings()}), pair.brokers[1]
+    second = pair.brokers[1]
     topics = [NewTopic(lone, 1, replica_assignment=[[2]]), NewTopic(shared, 1, replica_assignment=[[2, 1]])]
-    for future in admin.create_topics(topics).values():
-        future.result(TIMEOUT)
+    create_topics(pair.settings(), *topics)
     for name in (lone, shared):
         write(pair.address, name, [(0, "a", 0)])
 
@@ -203,8 +202,7 @@ def test_a_deletion_that_does_not_come_to_all_brokers_keeps_the_checker_from_not
     pair: KafkaCluster,
 ) -> None:
     topic, second = f"trouble-{uuid4().hex[:8]}", pair.brokers[1]
-    admin = AdminClient({**pair.settings()})
-    admin.create_topics([NewTopic(topic, 1, replica_assignment=[[1, 2]])])[topic].result(TIMEOUT)
+    create_topics(pair.settings(), NewTopic(topic, 1, replica_assignment=[[1, 2]]))
     write(pair.address, topic, [(0, "a", n) for n in range(100)])
     second.send(signal.SIGSTOP)
     try:
