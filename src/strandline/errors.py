@@ -51,6 +51,7 @@
     ├── ShelfEmpty                     rows that were made ready, and are gone before a task fetched them
     ├── SpillFailed                    transactions in progress that can be kept neither in memory nor on disk
     ├── SpoolFailed                    requests that wait to be sent, and can be kept neither in memory nor on disk
+    ├── Stalled                        a step that made no progress for too long
     ├── SparkEnded                     a session of Spark whose JVM is gone
     ├── PublishingEnded                a query that ended for a reason that may pass
     ├── SnapshotLost                   a snapshot under which the rest cannot be read; another can be taken
@@ -436,6 +437,13 @@ class SpoolFailed(StrandlineError):
     def __init__(self, problem: str) -> None:
         remedy = "give TMPDIR a place with room, or more --memory"
         super().__init__(f"requests beyond --memory cannot be kept on disk: {problem}; {remedy}")
+
+
+class Stalled(StrandlineError):
+    """A step that made no progress for too long; it was ended."""
+
+    def __init__(self, step: str, problem: str, remedy: str) -> None:
+        super().__init__(f"{step} {problem} and was ended; {remedy}")
 
 
 class SparkEnded(StrandlineError):

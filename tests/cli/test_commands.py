@@ -258,3 +258,35 @@ def test_a_signal_while_python_itself_ends_changes_nothing() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=TIMEOUT, check=False)
     assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+TRY_AGAIN = "the machine may be overloaded: try again, and report it if it comes back"
+WAITING = """
+import asyncio, sys
+from strandline.cli import commands
+
+def wait():
+    {body}
+
+wait.__globals__["__name__"] = "strandline.cli.waiting"
+commands.app.command(wait, name="wait")
+sys.exit(commands.main(["wait"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        (
+            "asyncio.run(asyncio.wait_for(asyncio.sleep(600), 0.01))",
+            f"a wait in strandline.cli.waiting.wait timed out; {TRY_AGAIN}",
+        ),
+        ("raise KeyboardInterrupt", "interrupted"),
+    ],
+)
+def test_a_wait_that_ends_unforeseen_is_one_line_and_exit_code_1(body: str, line: str) -> None:
+    program = WAITING.format(body=body)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+    assert (result.returncode, result.stderr) == (1, f"strandline: {line}\n")

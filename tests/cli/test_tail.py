@@ -232,6 +232,7 @@ def test_follow_goes_on_until_ctrl_c_and_ends_in_good_order(kafka: KafkaCluster,
         assert SUMMARY.fullmatch(told)
 
 
+@pytest.mark.server
 def test_a_broker_that_is_gone_is_told_while_it_is_tried_again(tmp_path: Path) -> None:
     out, err = tmp_path / "out", tmp_path / "err"
     with Stack(["kafka"]) as stack, out.open("w") as printed, err.open("w") as told:

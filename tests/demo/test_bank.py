@@ -72,7 +72,6 @@ def test_what_the_clerk_has_kept_is_what_the_table_holds(postgres: Postgres) -> 
             server.execute(f"drop database {name} with (force)".encode())
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(12 * TIMEOUT)
 def test_the_demo_whole_loses_nothing_though_its_leader_is_killed() -> None:
     result = run_strandline("demo", "cdc", "--seconds", "3", timeout=10 * TIMEOUT)

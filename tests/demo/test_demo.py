@@ -35,7 +35,6 @@ def shown(out: Path, *arguments: str) -> Summary:
     return msgspec.json.decode((out / "summary.json").read_bytes(), type=Summary)
 
 
-@pytest.mark.timeout(6 * TIMEOUT)
 def test_the_three_changes_are_found_and_nothing_else(tmp_path: Path) -> None:
     summary = shown(tmp_path / "report", "--seconds", "10")
     found = {(each.endpoint, each.kind, each.path) for each in summary.differences}
@@ -52,7 +51,6 @@ def test_the_three_changes_are_found_and_nothing_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(6 * TIMEOUT)
 def test_without_the_changes_nothing_is_found(tmp_path: Path) -> None:
     summary = shown(tmp_path / "report", "--no-changes", "--seconds", "8", "--seed", "2")
     assert not summary.differences

@@ -1,13 +1,10 @@
 """`strandline demo proxy`, as its users run it."""
 
-import pytest
-
-from tests.support import run_strandline
+from tests.support import TIMEOUT, run_strandline
 
 
-@pytest.mark.soak
 def test_the_demo_of_the_proxy_kills_a_cluster_and_loses_nothing() -> None:
-    done = run_strandline("demo", "proxy", "--seconds", "6")
+    done = run_strandline("demo", "proxy", "--seconds", "3", timeout=5 * TIMEOUT)
     assert done.returncode == 0, done.stderr
     assert "The west is killed (SIGKILL)" in done.stdout
     assert done.stdout.rstrip().endswith("Nothing is lost.")

@@ -2,9 +2,11 @@
 
 import asyncio
 import ctypes
+import os
 import signal
 import sys
 from collections import defaultdict
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Self
@@ -55,8 +57,18 @@ class Member:
     async def end(self, number: signal.Signals | None = None) -> int:
         """Send it a signal, if any, and wait for its exit code."""
         if number is not None:
-            self.process.send_signal(number)
+            self.send(number)
         return await asyncio.wait_for(self.process.wait(), TIMEOUT)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal, unless it has ended.
+
+        `Process.send_signal` would reap a process that has just ended by itself, and asyncio, which finds no process to
+        wait for, would then report its exit code as 255.
+        """
+        if self.process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
 
     @property
     def log(self) -> str:

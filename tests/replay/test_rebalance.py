@@ -170,14 +170,14 @@ def test_a_member_that_is_killed_and_one_that_is_frozen_until_it_is_fenced_lose_
             ]
             await all_serve(server, *members)
             await two.end(signal.SIGKILL)
-            three.process.send_signal(signal.SIGSTOP)
+            three.send(signal.SIGSTOP)
             frozen = len(server.arrivals)
             held = await marks.look()
             looked = len(server.arrivals)
             # What the frozen one had is served by the one that is left, once the group has put it out.
             await until(lambda: has_all_partitions(server, frozen, "one"), "one serves all")
             await marks.look()
-            three.process.send_signal(signal.SIGCONT)
+            three.send(signal.SIGCONT)
             thawed = len(server.arrivals)
             await all_serve(server, one, three)
             assert "nothing is sent until our partitions are proven ours" in three.log

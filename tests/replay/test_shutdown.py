@@ -38,7 +38,7 @@ def test_a_signal_lets_what_is_on_its_way_end_and_commits_it(kafka: KafkaCluster
         async with serving(held) as server:
             one = await Member(kafka, topic, server, "one", tmp_path).start()
             await until(lambda: len(server.arrivals) == 2, "two arrive")
-            one.process.send_signal(signal.SIGTERM)
+            one.send(signal.SIGTERM)
             on_hold = next(arrival.connection for arrival in server.arrivals if arrival.path == "/hold")
             await until(lambda: server.open == {on_hold}, "the other connection is closed")
             held.let_go()
@@ -77,7 +77,7 @@ def test_a_second_signal_ends_it_at_once(kafka: KafkaCluster, topic: str, tmp_pa
         async with serving(Held("/hold")) as server:
             one = await Member(kafka, topic, server, "one", tmp_path).start("--drain", "600")
             await until(lambda: len(server.arrivals) == 2, "both arrive")
-            one.process.send_signal(signal.SIGINT)
+            one.send(signal.SIGINT)
             # A second one before that would be one with the first.
             await until(lambda: len(server.open) == 1, "the idle connection is closed, so it has heard")
             assert await one.end(signal.SIGINT) == 1

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -18,6 +17,7 @@ from strandline.stack.kafka import KafkaCluster
 from strandline.stack.postgres import Postgres
 from tests.cdc.support import Place
 from tests.support import TIMEOUT, read_records, wait_for
+from tests.topics import create_topics
 
 
 @pytest.fixture
@@ -52,8 +52,7 @@ def test_parquet_and_kafka_get_the_same_rows(
     spark: SparkSession, kafka: KafkaCluster, place: Place, tmp_path: Path
 ) -> None:
     topic, brokers = place.name, kafka.address
-    admin = AdminClient({"bootstrap.servers": brokers})
-    admin.create_topics([NewTopic(topic, 1)])[topic].result()
+    create_topics(kafka.settings(), NewTopic(topic, 1))
 
     def publish(rows: DataFrame, _epoch: int) -> None:
         failures: list[object] = []

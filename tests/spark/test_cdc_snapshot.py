@@ -154,7 +154,8 @@ def test_after_snapshot_and_stream_the_events_of_every_key_give_the_table_whoeve
 ) -> None:
     seed = int(os.environ.get("STRANDLINE_SEED") or random.randrange(1 << 32))
     log.info("seed %d", seed)
-    slow, still = Throttle(records_per_s=100), Refuse(code="InternalFailure")
+    # Of each of three shards, so that all rows take 20 s: the first leader is killed before it has sent them.
+    slow, still = Throttle(records_per_s=40), Refuse(code="InternalFailure")
     kinesis.set_faults(place.name, slow)
     told = config.with_name("first.log")
     with running(lambda: instance_of(config, kinesis, told), 1) as (first,), writing(place, seed) as rest:

@@ -15,8 +15,6 @@ from typing import Any
 import pyspark
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -25,6 +23,7 @@ from strandline.stack import KafkaCluster
 from tests.ordered.support import create_topic, produce, rows_of
 from tests.spark.into_files import into_files
 from tests.support import TIMEOUT, wait_for
+from tests.topics import add_partitions
 
 DAY = 1_767_225_600_000
 ROWS = 20_000
@@ -224,9 +223,7 @@ def test_a_partition_that_is_added_is_read_by_a_running_stream(
     query = writer.option("checkpointLocation", str(tmp_path)).trigger(processingTime="200 milliseconds").start()
     try:
         wait_for(lambda: found == [b"first"], "the first epoch")
-        admin = AdminClient({"bootstrap.servers": kafka.address})
-        admin.create_partitions([NewPartitions(topic, 2)])[topic].result(TIMEOUT)
-        wait_for(lambda: len(admin.list_topics(topic).topics[topic].partitions) == 2, "the partition is there")
+        add_partitions(kafka.settings(), topic, 2)
         produce(kafka.address, topic, [(1, DAY + 5, b"second")])
         wait_for(lambda: found == [b"first", b"second"], "the row of the new partition")
         assert query.exception() is None

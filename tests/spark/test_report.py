@@ -33,7 +33,6 @@ from tests.report.support import START_US, answer, result
 ENDPOINTS = ("products", "orders", "users", "carts")
 NOW = START_US
 # A first query takes minutes of a machine that many use.
-pytestmark = pytest.mark.timeout(900)
 
 Place = tuple[str, Kind, str]
 

@@ -26,7 +26,6 @@ from tests.report.support import START_US, answer, result
 from tests.support import run_warm, wait_for
 
 # Spark starts anew here, which takes minutes of a machine that many use.
-pytestmark = pytest.mark.timeout(900)
 PATIENCE_S = 800
 
 

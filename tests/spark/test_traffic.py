@@ -159,6 +159,34 @@ def test_small_partitions_share_a_task_and_empty_ones_have_none() -> None:
     assert [[partition.number for partition in share] for share in shares(parts)] == [[0, 2], [3, 4], [5]]
 
 
+def test_a_stream_that_is_started_again_gives_the_rows_of_a_batch(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    topic = "traffic-streamed"
+    create_topic(kafka.address, topic, PARTITIONS)
+    records = captures.records(2, 40)
+    first = len(records) // 2
+    # A batch ends every open connection and a stream waits for more, so the capture ends with records that expire all.
+    ends = [(number, captures.ending([f"end-{number}"])) for number in range(PARTITIONS)]
+    out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
+    settings = {"bootstrap.servers": kafka.address}
+    rows = http_traffic(
+        spark, kafka=settings, topic=topic, expireAfter=EXPIRY, streaming=True, maxRowsPerEpoch=len(records) // 3
+    )
+    writer = rows.writeStream.format("parquet").option("path", str(out)).option("checkpointLocation", str(checkpoint))
+    write(kafka.address, topic, records[:first])
+    assert writer.trigger(availableNow=True).start().awaitTermination(int(TIMEOUT))
+    before = spark.read.parquet(str(out)).count()
+    write(kafka.address, topic, records[first:])
+    for number, end in ends:
+        write(kafka.address, topic, end, partition=number)
+    assert writer.trigger(availableNow=True).start().awaitTermination(int(TIMEOUT))
+    streamed = spark.read.parquet(str(out)).orderBy("id").collect()
+    assert streamed == traffic(spark, kafka, topic, expireAfter=EXPIRY).orderBy("id").collect()
+    assert 0 < before < len(streamed)
+    assert len(list((checkpoint / "commits").glob("[0-9]*"))) > 2
+
+
 STREAM = """
 import sys
 from strandline.spark import http_traffic, session

@@ -280,7 +280,7 @@ def test_a_slot_beyond_both_the_checkpoint_and_the_row_stops_it_loudly(place: Pl
     place.sql(f"select pg_replication_slot_advance('{place.slot}', pg_current_wal_lsn())")
     query.start(leadership="2")
     with pytest.raises(ChangesLost) as error:
-        query.turn()
+        query.until(lambda: False, "it stops")
     assert "was acknowledged by somebody else" in str(error.value)
     assert "the checkpoint's directory and the slot's row of strandline.acknowledged" in str(error.value)
     with pytest.raises(ChangesLost, match="was acknowledged by somebody else"):
@@ -336,7 +336,7 @@ def test_a_slot_that_is_moved_after_it_was_looked_at_and_before_it_is_taken_stop
     monkeypatch.setattr(postgres_wal, "Changes", moved)
     with pytest.raises(ChangesLost, match="was acknowledged by somebody else"):
         query.start(leadership="2")
-        query.turn()
+        query.until(lambda: False, "it stops")
     assert query.delivered == item(1)
     query.stop()
 

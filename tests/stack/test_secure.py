@@ -17,6 +17,7 @@ from strandline.stack import KafkaCluster, Stack
 from strandline.stack.kafka import kafka_runtime
 from strandline.stack.ports import LOOPBACK, free_port
 from tests.support import TIMEOUT, read_records, wait_for, write_records
+from tests.topics import create_topics
 
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
@@ -46,14 +47,9 @@ def first_error(settings: Mapping[str, str]) -> KafkaError:
 def test_every_broker_lets_in_who_has_the_password(secure_kafka: KafkaCluster, mechanism: str) -> None:
     settings = secure_kafka.secure_settings(mechanism)
     topic = f"secure-{mechanism.lower()}"
-    admin = AdminClient({**settings})
-    admin.create_topics([NewTopic(topic, 2, replication_factor=1)])[topic].result(TIMEOUT)
-
-    def leaders() -> list[int]:
-        partitions = admin.list_topics(topic, timeout=TIMEOUT).topics[topic].partitions
-        return sorted(partition.leader for partition in partitions.values())
-
-    wait_for(lambda: leaders() == [1, 2], "each broker leads a partition")
+    create_topics(settings, NewTopic(topic, 2, replication_factor=1))
+    partitions = AdminClient({**settings}).list_topics(topic, timeout=TIMEOUT).topics[topic].partitions
+    assert sorted(partition.leader for partition in partitions.values()) == [1, 2], "each broker leads a partition"
     for partition in (0, 1):
         write(settings, topic, [b"one", b"two"], partition)
         assert read(settings, topic, 2, partition) == [b"one", b"two"]

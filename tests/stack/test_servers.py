@@ -19,6 +19,7 @@ from strandline.stack import KafkaCluster, Kinesis, Postgres, Stack
 from strandline.stack.kafka import kafka_runtime, new_cluster_id
 from strandline.stack.ports import LOOPBACK, different_ports, free_port, retry_when_taken
 from tests.support import TIMEOUT, owned_processes, read_records, wait_for, write_records
+from tests.topics import create_topics
 
 
 def test_kafka_takes_records_and_gives_them_back(kafka: KafkaCluster) -> None:
@@ -79,10 +80,9 @@ def test_two_clusters_of_two_brokers_know_nothing_of_each_other(kafka: KafkaClus
     with Stack(["kafka"], kafka_clusters=2, kafka_brokers=2) as stack:
         one, two = stack.kafka
         assert len({one.cluster_id, two.cluster_id, kafka.cluster_id}) == 3
-        admin = AdminClient({"bootstrap.servers": one.address})
-        admin.create_topics([NewTopic("shared", 1, replication_factor=2)])["shared"].result(TIMEOUT)
+        create_topics(one.settings(), NewTopic("shared", 1, replication_factor=2))
         write_records(one.address, "shared", [b"east"])
-        metadata = admin.list_topics(timeout=TIMEOUT)
+        metadata = AdminClient({"bootstrap.servers": one.address}).list_topics(timeout=TIMEOUT)
         assert (str(metadata.cluster_id), sorted(metadata.brokers)) == (one.cluster_id, [1, 2])
         assert sorted(metadata.topics["shared"].partitions[0].replicas) == [1, 2]
         other = AdminClient({"bootstrap.servers": two.address}).list_topics(timeout=TIMEOUT)

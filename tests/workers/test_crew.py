@@ -1,11 +1,16 @@
 """A crew goes on whatever one of its workers does."""
 
 import asyncio
+import re
 from collections import Counter
 
+import pytest
+
+from strandline.errors import StrandlineError
 from strandline.workers.crew import Crew
 from strandline.workers.messages import Ready
 from tests.support import TIMEOUT
+from tests.workers import mute
 from tests.workers.loud import FromWorker, Speak, Start, from_worker
 
 
@@ -43,3 +48,26 @@ def test_a_worker_that_cannot_be_understood_is_replaced_and_the_others_serve_on(
         assert job.ended == {1: 2, 2: 1}
 
     asyncio.run(asyncio.wait_for(serves_on(), TIMEOUT))
+
+
+async def started(limit_s: float) -> list[int]:
+    """Who serves in a crew of one whose start may stand still for so long."""
+    async with Crew(Job(), mute.__name__, 1, from_worker.decode, drain_s=20, start_silence_s=limit_s) as crew:
+        return crew.serving()
+
+
+def test_a_worker_that_stands_still_while_it_starts_ends_the_start_with_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(mute.SECONDS, "0")
+    with pytest.raises(StrandlineError) as failure:
+        asyncio.run(asyncio.wait_for(started(1.0), TIMEOUT))
+    line = (
+        r"worker 1 \(process \d+\) has ended: its start made no progress for 1 s and was ended; look at what it logged"
+    )
+    assert re.fullmatch(line, str(failure.value))
+
+
+def test_a_worker_that_is_slow_to_start_and_works_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(mute.SECONDS, "5")
+    assert asyncio.run(asyncio.wait_for(started(2.0), TIMEOUT)) == [1]

@@ -2,6 +2,7 @@
 
 import math
 import sys
+import traceback
 from collections.abc import Sequence
 from difflib import get_close_matches
 
@@ -23,6 +24,8 @@ app = cyclopts.App(
     version=__version__,
     # For every option of every command.
     default_parameter=cyclopts.Parameter(validator=_finite),
+    # Reported in `main`, as every other end is.
+    suppress_keyboard_interrupt=False,
     help="Replays logs in order and on time, and never marks progress past what has been safely delivered.",
 )
 # By name and with their help, so that a command pays only for the imports of its own, and `--help` for none of them.
@@ -169,7 +172,20 @@ def main(arguments: Sequence[str]) -> int:
         # The last words of a server stand below.
         between = "\n  " if isinstance(error, StackError) else "; "
         return _fail(between.join([str(error), *getattr(error, "__notes__", [])]), 1)
+    except (TimeoutError, KeyboardInterrupt) as error:
+        return _fail(_timed_out(error) if isinstance(error, TimeoutError) else "interrupted", 1)
     return 0
+
+
+def _timed_out(error: TimeoutError) -> str:
+    """The line for a time-out that no command handles; it names the place in our code, for a bug report."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    ours = [frame for frame in frames if str(frame.f_globals.get("__name__")).startswith("strandline.")]
+    where = f"{ours[-1].f_globals['__name__']}.{ours[-1].f_code.co_name}" if ours else "the command"
+    reason = f" ({error})" if str(error) else ""
+    return (
+        f"a wait in {where} timed out{reason}; the machine may be overloaded: try again, and report it if it comes back"
+    )
 
 
 def _told(error: cyclopts.CycloptsError) -> str:

@@ -9,10 +9,10 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from cyclopts import App, Parameter
 
@@ -22,7 +22,8 @@ from strandline.demo.serving import serving
 from strandline.demo.shop import NONE, PLANTED, Changes, Shop
 from strandline.errors import OptionError, StrandlineError
 from strandline.stack import Stack
-from strandline.stack.processes import leashed
+from strandline.stack.processes import OVERLOADED, leashed
+from strandline.stalls import StallDetector, bytes_below, unless_stalled
 
 TOPIC = "shop"
 RESULTS, AGAIN = "shop-results", "shop-results-again"
@@ -30,8 +31,10 @@ PARTITIONS = 4
 WORKERS = 2
 SPEEDUP = 2
 LONGEST_S = 600.0
-STEP_WITHIN_S = 600.0
+SILENCE_S = 300.0
+"""A command that makes no progress for so long is ended."""
 END_WITHIN_S = 30.0
+T = TypeVar("T")
 ADDRESS = re.compile(r"capturing http://127\.0\.0\.1:(\d+) ")
 
 
@@ -105,6 +108,8 @@ async def _until_stopped(stack: Stack, changes: Changes, seconds: float, seed: i
         loop.call_soon_threadsafe(work.cancel)
 
     with on_stop_request(stop):
+        if stack.cancelled.is_set():  # asked for before anybody listened here
+            work.cancel()
         try:
             await work
         except asyncio.CancelledError:
@@ -117,15 +122,20 @@ async def _show(kafka: str, changes: Changes, seconds: float, seed: int, out: Pa
         made = await visit(front, seconds, random.Random(seed))  # noqa: S311  (any customers will do)
         say(f"They made {made:,} requests.")
     replay = ("replay", "--topic", TOPIC, "--kafka", kafka, "--until", "live")
-    async with serving(Shop(changes)) as target:
+    next_ = Shop(changes)
+    async with serving(next_) as target:
         to = ("--target", f"http://127.0.0.1:{target}", "--group", "demo", "--results-topic", RESULTS)
-        await _run(*replay, *to, "--speedup", str(SPEEDUP), "--workers", str(WORKERS))
+        how = ("--speedup", str(SPEEDUP), "--workers", str(WORKERS))
+        await run_step(*replay, *to, *how, progress=lambda: next_.requests)
     say("Once more against the same version, as fast as it can be: what differs between the two runs is noise.")
-    async with serving(Shop(changes)) as target:
+    again = Shop(changes)
+    async with serving(again) as target:
         to = ("--target", f"http://127.0.0.1:{target}", "--group", "demo-again", "--results-topic", AGAIN)
-        await _run(*replay, *to, "--speedup", "max")
+        await run_step(*replay, *to, "--speedup", "max", progress=lambda: again.requests)
     named = ("--title", "The shop and its next version", "--out", str(out))
-    await _run("report", "--results", RESULTS, "--baseline", AGAIN, "--kafka", kafka, *named)
+    # It keeps what it works on below the directory of the report.
+    read = ("--results", RESULTS, "--baseline", AGAIN, "--kafka", kafka)
+    await run_step("report", *read, *named, progress=lambda: bytes_below(out))
 
 
 @asynccontextmanager
@@ -135,8 +145,7 @@ async def _capturing(shop: int, kafka: str) -> AsyncIterator[int]:
     into = ("--topic", TOPIC, "--partitions", str(PARTITIONS))
     async with _command("capture", *to, *into, stdout=asyncio.subprocess.PIPE) as process:
         assert process.stdout is not None  # noqa: S101  (asked for)
-        async with asyncio.timeout(STEP_WITHIN_S):
-            line = (await process.stdout.readline()).decode()
+        line = (await _unless_stalled(process, process.stdout.readline(), "capture")).decode()
         found = ADDRESS.match(line)
         if found is None:
             raise StrandlineError("the capture did not start; it has said why above")
@@ -146,9 +155,12 @@ async def _capturing(shop: int, kafka: str) -> AsyncIterator[int]:
         await _end(process, "capture")
 
 
-async def _run(*arguments: str) -> None:
+async def run_step(
+    *arguments: str, progress: Callable[[], object] = lambda: None, silence_s: float = SILENCE_S
+) -> None:
+    """Run a command of ours to its end; raise where it fails, or makes no progress for so long."""
     async with _command(*arguments) as process:
-        await _end(process, arguments[0])
+        await _end(process, arguments[0], progress, silence_s)
 
 
 @asynccontextmanager
@@ -171,11 +183,26 @@ async def _command(*arguments: str, stdout: int | None = None) -> AsyncIterator[
                 await process.wait()
 
 
-async def _end(process: asyncio.subprocess.Process, name: str) -> None:
-    async with asyncio.timeout(STEP_WITHIN_S):
-        code = await process.wait()
+async def _end(
+    process: asyncio.subprocess.Process,
+    name: str,
+    progress: Callable[[], object] = lambda: None,
+    silence_s: float = SILENCE_S,
+) -> None:
+    code = await _unless_stalled(process, process.wait(), name, progress, silence_s)
     if code:
         raise StrandlineError(f"strandline {name} ended with exit code {code}; it has said why above")
+
+
+async def _unless_stalled(
+    process: asyncio.subprocess.Process,
+    step: Awaitable[T],
+    name: str,
+    progress: Callable[[], object] = lambda: None,
+    silence_s: float = SILENCE_S,
+) -> T:
+    detector = StallDetector(silence_s, progress, pid=process.pid)
+    return await unless_stalled(step, detector, f"strandline {name}", OVERLOADED)
 
 
 def say(line: str) -> None:

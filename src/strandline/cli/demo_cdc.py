@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
+from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import Session as AwsSession
 from rich.console import Console
 from rich.table import Table
@@ -22,16 +23,18 @@ from strandline.cdc.lease import lease_status
 from strandline.cdc.session import Session
 from strandline.cli.signals import on_stop_request
 from strandline.demo.bank import CREATE, TABLE, Clerk, Outcome, compared
-from strandline.errors import CannotReplicate, OptionError, StrandlineError
+from strandline.errors import CannotReplicate, OptionError, Stalled, StrandlineError
 from strandline.stack import Kinesis, Stack
 from strandline.stack.postgres import Postgres
-from strandline.stack.processes import Child
+from strandline.stack.processes import OVERLOADED, Child
+from strandline.stalls import StallDetector
 
 STREAM = "accounts"
 SHARDS = 2
 LEASE_S = 3
 LONGEST_S = 600.0
-STEP_WITHIN_S = 600.0
+SILENCE_S = 300.0
+"""A step without progress for so long ends the demo."""
 END_WITHIN_S = 30.0
 LOOK_EVERY = 0.2
 FIRST = 200
@@ -73,17 +76,30 @@ def cdc(*, seconds: float = 10.0, seed: int = 1) -> None:
     with on_stop_request(stop), stack, tempfile.TemporaryDirectory(prefix="strandline-demo-") as directory:
         if stack.postgres is None or stack.kinesis is None:
             raise StrandlineError("the servers did not start")
-        Demo(stack.postgres, stack.kinesis, Path(directory), stopped).run(seconds, seed)
+        try:
+            Demo(stack.postgres, stack.kinesis, Path(directory), stopped).run(seconds, seed)
+        except (psycopg.Error, BotoCoreError, ClientError) as error:
+            failure = stack.failure()  # which says why a server does not answer
+            raise failure or StrandlineError(f"a server of the demo failed: {' '.join(str(error).split())}") from error
 
 
 class Demo:
     """One run, on servers that are there."""
 
-    def __init__(self, postgres: Postgres, kinesis: Kinesis, directory: Path, stopped: threading.Event) -> None:
+    def __init__(
+        self,
+        postgres: Postgres,
+        kinesis: Kinesis,
+        directory: Path,
+        stopped: threading.Event,
+        *,
+        silence_s: float = SILENCE_S,
+    ) -> None:
         self._postgres = postgres
         self._kinesis = kinesis
         self._directory = directory
         self._stopped = stopped
+        self._silence_s = silence_s
 
     def run(self, seconds: float, seed: int) -> None:
         """All of it; raises where something was lost."""
@@ -162,15 +178,22 @@ class Demo:
         return int(row[0]) if row else 0
 
     def _until(self, condition: Callable[[], object], what: str, alive: list["Instance"]) -> None:
-        deadline = time.monotonic() + STEP_WITHIN_S
+        """Wait for a condition while these instances run; progress is what they log and what arrives."""
+
+        def progress() -> object:
+            return [self._arrived(), *(instance.child.logged_bytes() for instance in alive)]
+
+        # One of them leads or is to lead; the other waits, which takes no CPU.
+        detectors = [StallDetector(self._silence_s, progress, pid=instance.child.pid) for instance in alive]
         while not condition():
             if self._stopped.wait(LOOK_EVERY):
                 raise StrandlineError("the demo was stopped")
             for instance in alive:
                 if instance.child.exit_code is not None:
                     raise StrandlineError(f"the {instance.name} instance has ended: {instance.last_words()}")
-            if time.monotonic() > deadline:
-                raise StrandlineError(f"it took more than {STEP_WITHIN_S:g} s until {what}")
+            problems = [detector.problem() for detector in detectors]
+            if all(problems):
+                raise Stalled("strandline cdc run", f"{problems[0]}, before {what},", OVERLOADED)
 
 
 class Instance:

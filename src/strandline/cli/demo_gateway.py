@@ -15,9 +15,11 @@ from strandline.demo.network import Network
 from strandline.demo.prices import Market, trade
 from strandline.demo.prices_page import page
 from strandline.demo.serving import LOOPBACK
-from strandline.errors import OptionError
+from strandline.errors import OptionError, StrandlineError
 from strandline.gateway.config import AuthSection, GatewayConfig, TopicSection, settings_of
 from strandline.gateway.server import Gateway
+from strandline.kafka.librdkafka import asking
+from strandline.kafka.topics import wait_until_led
 from strandline.stack import Stack
 
 TOPIC = "prices"
@@ -42,13 +44,16 @@ def gateway(*, seconds: float | None = None, seed: int = 1) -> None:
     stack = Stack(["kafka"])
     say("Starting a real Kafka broker ...")
     with on_stop_request(stack.cancelled.set), stack, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_show(stack.kafka[0].address, seconds, seed))
+        runner.run(_show(stack, seconds, seed))
 
 
-async def _show(kafka: str, seconds: float | None, seed: int) -> None:
+async def _show(stack: Stack, seconds: float | None, seed: int) -> None:
+    kafka = stack.kafka[0].address
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     await asyncio.to_thread(_create_topic, kafka)
     with on_stop_request(once(lambda: loop.call_soon_threadsafe(stop.set))), socket.create_server((LOOPBACK, 0)) as at:
+        if stack.cancelled.is_set():  # asked for before anybody listened here
+            raise StrandlineError("the demo was stopped")
         origin = f"http://{LOOPBACK}:{at.getsockname()[1]}"
         config = GatewayConfig(
             topics={TOPIC: TopicSection(type="price")},
@@ -74,8 +79,11 @@ async def _show(kafka: str, seconds: float | None, seed: int) -> None:
 
 
 def _create_topic(kafka: str) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka, "log_level": 3})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(CREATE_WITHIN_S)
+    admin = AdminClient({"bootstrap.servers": kafka, "log_level": 0})
+    with asking(kafka):
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(CREATE_WITHIN_S)
+        # The gateway refuses to start on a topic that the broker does not show yet.
+        wait_until_led(admin, [TOPIC], kafka, CREATE_WITHIN_S)
 
 
 def say(line: str) -> None:

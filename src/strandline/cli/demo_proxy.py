@@ -3,7 +3,6 @@
 import asyncio
 import signal
 import threading
-import time
 from pathlib import Path
 from threading import Event
 
@@ -14,17 +13,22 @@ from confluent_kafka.cimpl import NewTopic
 from strandline.cli.signals import on_stop_request, once
 from strandline.demo.two_clusters import Clerk, Readers
 from strandline.errors import OptionError, StrandlineError
+from strandline.kafka.librdkafka import asking
+from strandline.kafka.topics import wait_until_led
 from strandline.proxy.config import ClusterSection, ListenSection, ProxyConfig, RouteSection, RoutesSection, settings_of
 from strandline.proxy.server import Proxy
 from strandline.stack import Stack
 from strandline.stack.kafka import KafkaCluster
 from strandline.stack.ports import different_ports, free_port
+from strandline.stalls import StallDetector
 
 EAST, WEST = "orders", "eu.orders"
 PORTS = 2
 LONGEST_S = 3600.0
 CREATE_WITHIN_S = 60.0
-CAUGHT_UP_WITHIN_S = 120.0
+READ_SILENCE_S = 120.0
+WRITE_SILENCE_S = 330.0
+"""Longer than the clerk's producer tries to deliver."""
 TELL_EVERY_S = 2.0
 POLL_S = 0.2
 
@@ -42,10 +46,11 @@ def proxy(*, seconds: float = 20.0) -> None:
     stack = Stack(["kafka"], kafka_clusters=2)
     say("Starting two real Kafka clusters ...")
     with on_stop_request(stack.cancelled.set), stack, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_show(stack.kafka[0], stack.kafka[1], seconds))
+        runner.run(_show(stack, seconds))
 
 
-async def _show(east: KafkaCluster, west: KafkaCluster, seconds: float) -> None:
+async def _show(stack: Stack, seconds: float) -> None:
+    east, west = stack.kafka
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     bootstrap, first = different_ports(2, free_port)
     config = ProxyConfig(
@@ -54,6 +59,8 @@ async def _show(east: KafkaCluster, west: KafkaCluster, seconds: float) -> None:
         routes=RoutesSection(topics=[RouteSection(match="eu.*", cluster="west")]),
     )
     with on_stop_request(once(lambda: loop.call_soon_threadsafe(stopped.set))):
+        if stack.cancelled.is_set():  # asked for before anybody listened here
+            raise StrandlineError("the demo was stopped")
         async with Proxy(settings_of(config, Path())) as served:
             say(f"east at {east.address}, west at {west.address}; clients know only {served.settings.address}")
             await asyncio.to_thread(_create_topics, served.settings.address)
@@ -79,10 +86,7 @@ async def _trade(kafka: str, west: KafkaCluster, seconds: float, stopped: asynci
             await asyncio.to_thread(west.wait_ready)
             await _tell(clerk, readers, seconds / 3, stopped)
         no_more.set()
-        await asyncio.to_thread(writing.join)
-        deadline = time.monotonic() + CAUGHT_UP_WITHIN_S
-        while len(readers.read) < clerk.acknowledged.total() and time.monotonic() < deadline:
-            await asyncio.sleep(POLL_S)
+        await _caught_up(clerk, readers, writing)
     finally:
         no_more.set()
         all_read.set()
@@ -94,6 +98,16 @@ async def _trade(kafka: str, west: KafkaCluster, seconds: float, stopped: asynci
     if read < written:
         raise StrandlineError(f"{written - read:,} orders were acknowledged and not read")
     say("Nothing is lost.")
+
+
+async def _caught_up(clerk: Clerk, readers: Readers, writing: threading.Thread) -> None:
+    """Wait until all that was written is acknowledged, and all that is acknowledged is read, or nothing moves."""
+    detector = StallDetector(WRITE_SILENCE_S, clerk.acknowledged.total)
+    while writing.is_alive() and detector.problem() is None:
+        await asyncio.sleep(POLL_S)
+    detector = StallDetector(READ_SILENCE_S, lambda: len(readers.read))
+    while len(readers.read) < clerk.acknowledged.total() and detector.problem() is None:
+        await asyncio.sleep(POLL_S)
 
 
 async def _tell(clerk: Clerk, readers: Readers, seconds: float, stopped: asyncio.Event) -> None:
@@ -111,9 +125,12 @@ async def _tell(clerk: Clerk, readers: Readers, seconds: float, stopped: asyncio
 
 
 def _create_topics(kafka: str) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka})
-    for made in admin.create_topics([NewTopic(EAST, 2, 1), NewTopic(WEST, 2, 1)]).values():
-        made.result(CREATE_WITHIN_S)
+    admin = AdminClient({"bootstrap.servers": kafka, "log_level": 0})
+    with asking(kafka):
+        for made in admin.create_topics([NewTopic(EAST, 2, 1), NewTopic(WEST, 2, 1)]).values():
+            made.result(CREATE_WITHIN_S)
+        # A member of a group that joins before a topic is shown may look for it again only after minutes.
+        wait_until_led(admin, [EAST, WEST], kafka, CREATE_WITHIN_S)
 
 
 def say(line: str) -> None:

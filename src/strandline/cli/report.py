@@ -24,6 +24,7 @@ from strandline.report.directory import PAGE, SUMMARY, TABLES, held
 from strandline.report.gates import parse_gates
 from strandline.report.rules import load_rules
 from strandline.report.summary import Summary, Verdict
+from strandline.stalls import bytes_below
 from strandline.wire.traffic import TOPIC
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ def report(
             if follow:
                 summary = follow_results(spark, plan, now_us=_now_us, is_stopped=stopped.is_set, say=_say)
             else:
-                with stopped_by(stopped, spark.sparkContext, STOPPED):
+                # What Spark works on is kept there.
+                with stopped_by(stopped, spark.sparkContext, STOPPED, progress=lambda: bytes_below(out)):
                     summary = make(spark, plan, now_us=_now_us(), say=_say)
     show(summary, Console(highlight=False))
     made = f"{out / PAGE}, {out / SUMMARY} and {out / TABLES}"

@@ -13,7 +13,9 @@ from typing import NamedTuple, Self
 import msgspec
 import psycopg
 
+from strandline.errors import Stalled
 from strandline.stack import AcceptedRecord
+from strandline.stack.processes import OVERLOADED
 
 TABLE = "account"
 # With all of a row before a change, a delete tells which change it undid.
@@ -27,7 +29,8 @@ DELETE = b"delete from account where id = %(id)s"
 ACCOUNTS = 60
 PAUSE = 0.01
 ROLLED_BACK = 0.15
-END_WITHIN = 30.0
+END_WITHIN = 300.0
+"""The clerk ends after the transaction that it is at, of which nothing can be seen."""
 
 Step = tuple[str, int]
 """What was done, and its number; a delete has the number of the change that it undid."""
@@ -63,6 +66,8 @@ class Clerk:
     ) -> None:
         self._ended.set()
         self._thread.join(END_WITHIN)
+        if error is None and self._thread.is_alive():
+            raise Stalled("a transaction of the demo", f"took {END_WITHIN:g} s", OVERLOADED)
 
     def _work(self) -> None:
         try:

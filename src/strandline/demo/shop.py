@@ -54,9 +54,12 @@ class Shop:
 
     changes: Changes = NONE
     carts: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
+    requests: int = 0
+    """How many have come."""
 
     def answer(self, method: str, target: str, body: bytes, now_ms: int) -> Answer:
         """The answer to a request that came at this time."""
+        self.requests += 1
         url = urlsplit(target)
         parts = tuple(url.path.strip("/").split("/"))
         if method == "POST":

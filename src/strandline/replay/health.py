@@ -27,6 +27,11 @@ MOST_REFUSALS = 4
 OURS = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL}
 """What is wrong with this machine, and not with the target."""
 
+HOST_MISMATCH = {62, 64}
+"""OpenSSL's codes of a certificate that does not name the host, or the address, that was asked for."""
+OUT_OF_DATE = {9, 10}
+"""OpenSSL's codes of a certificate that is not valid yet, or no more."""
+
 REMEDY = "raise the limit on open files (ulimit -n) or on local ports"
 
 log = logging.getLogger(__name__)
@@ -41,6 +46,14 @@ def is_ours(error: OSError | TimeoutError) -> bool:
         except OSError as cause:
             error = cause
     return error.errno in OURS
+
+
+def _certificate_remedy(error: ssl.SSLCertVerificationError) -> str:
+    if error.verify_code in HOST_MISMATCH:
+        return "write a --target whose host the certificate names"
+    if error.verify_code in OUT_OF_DATE:
+        return "renew it, or set the clock of this machine right"
+    return "name its authority with --target-ca"
 
 
 class WhenDown(Enum):
@@ -89,7 +102,7 @@ class Health:
     def refused(self, refusals: int, error: OSError | TimeoutError) -> Nanos | Refused:
         """A request was refused a connection, so often by now: how long to wait, or what else to do."""
         if isinstance(error, ssl.SSLCertVerificationError):
-            problem = f"its certificate is not taken ({error.verify_message}); name its authority with --target-ca"
+            problem = f"its certificate is not taken ({error.verify_message}); {_certificate_remedy(error)}"
             self._fail(TargetRefused(self._target.url, problem))
             return Refused.PARK
         if self._is_wrong_use(error):

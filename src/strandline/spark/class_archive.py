@@ -5,7 +5,6 @@ Runs what our commands run on Spark, in small, and has the JVM write down the cl
 
 import os
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -26,13 +25,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from strandline.errors import StrandlineError
+from strandline.errors import Stalled, StrandlineError
 from strandline.locks import try_lock
-from strandline.spark.session import configured, launch
+from strandline.spark.session import configured, jvm_of, launch
 from strandline.spark.starting import JAVA_OPTIONS, PREPARING, archive_path, given_up
 from strandline.stack.cache import cache_dir
+from strandline.stalls import StallDetector, bytes_below
 
-WITHIN = timedelta(minutes=10).total_seconds()
+SILENCE_S = timedelta(minutes=10).total_seconds()
 LOOK_EVERY = 0.1
 EPOCHS = 3
 # Each environment has one of its own, and is gone one day.
@@ -96,7 +96,7 @@ def prepare() -> None:
         (work / "classes.jsa").rename(archive)
         for old in sorted(archive.parent.glob("spark-*.jsa"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
             old.unlink(missing_ok=True)
-    except (StrandlineError, PySparkException, Py4JError, OSError, subprocess.TimeoutExpired) as error:
+    except (StrandlineError, PySparkException, Py4JError, OSError) as error:
         given_up(archive).write_text(f"{error}\n")
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -119,16 +119,22 @@ def _run(work: Path) -> None:
         context.stop()
         # It writes when it ends, and ends when nobody can talk to it any more.
         gateway.proc.stdin.close()
-        gateway.proc.wait(WITHIN)
+        detector = StallDetector(SILENCE_S, lambda: bytes_below(work), pid=gateway.proc.pid)
+        while gateway.proc.poll() is None:
+            if (problem := detector.problem()) is not None:
+                gateway.proc.kill()
+                raise Stalled("Spark's JVM", problem, "it wrote no class archive")
+            time.sleep(LOOK_EVERY)
 
 
 def _stream(spark: SparkSession, work: Path) -> None:
     rows = spark.readStream.format("few").load()
     query = rows.writeStream.format("few").option("checkpointLocation", str(work / "checkpoint")).start()
-    deadline = time.monotonic() + WITHIN
+    detector = StallDetector(SILENCE_S, lambda: query.lastProgress, pid=jvm_of(spark.sparkContext).pid)
     while (last := query.lastProgress) is None or last["batchId"] < EPOCHS:
-        if time.monotonic() > deadline or not query.isActive:
-            raise StrandlineError(f"Spark runs no stream: {query.exception() or 'it is too slow'}")
+        problem = detector.problem()
+        if problem is not None or not query.isActive:
+            raise StrandlineError(f"Spark runs no stream: {query.exception() or f'it {problem}'}")
         time.sleep(LOOK_EVERY)
     query.stop()
 

@@ -20,7 +20,7 @@ from strandline.temporary import Temporary
 MOST_FAILURES = 100
 """So often each task is started anew before Spark gives the run up."""
 SLOTS_WITHIN = 60.0
-"""How long executors have to come up."""
+"""How long the first executor has to come up."""
 SETTLED_AFTER = 5.0
 """No further executor has come for so long: these are all."""
 REFUSED_AFTER = 20.0
@@ -85,14 +85,13 @@ class Places:
 
     def slots(self, asked: int | None, most: int, stopped: Event) -> int:
         """How many tasks run at a time: as soon as they are as many as asked for, or as can be, or no more come."""
-        deadline = time.monotonic() + SLOTS_WITHIN
         wanted, settled = (most, SETTLED_AFTER) if asked is None else (asked, REFUSED_AFTER)
         found, since = 0, time.monotonic()
         while not stopped.wait(LOOK_EVERY):
             now, slots = time.monotonic(), self._slots()
             if slots != found:
                 found, since = slots, now
-            if found >= wanted or now > deadline or (found and now - since > settled):
+            if found >= wanted or now - since > (settled if found else SLOTS_WITHIN):
                 break
         if not found and not stopped.is_set():
             raise StrandlineError(

@@ -10,8 +10,8 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,9 +23,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from strandline.core.spark_master import check_master, is_local
-from strandline.errors import SparkEnded, StrandlineError
+from strandline.errors import SparkEnded, Stalled, StrandlineError
 from strandline.spark.starting import quick_python, with_archive
 from strandline.stack.java import find_java
+from strandline.stack.processes import OVERLOADED
+from strandline.stalls import LOOK_EVERY_S, StallDetector, bytes_below
 from strandline.temporary import Temporary
 
 if TYPE_CHECKING:
@@ -37,6 +39,12 @@ LOOPBACK_ONLY = {
     "spark.ui.enabled": "false",
 }
 CANCEL_EVERY_S = 0.5
+START_SILENCE_S = 300.0
+"""A JVM that makes no progress for so long while it starts is killed."""
+CLUSTER_SILENCE_S = 1800.0
+"""The same where it may wait for its turn on a cluster, of which nothing can be seen here."""
+WORK_SILENCE_S = 900.0
+"""The same while it works, on this machine."""
 JVM_ENDS_WITHIN_S = 5.0
 JVM_NOTICED_WITHIN_S = 1.0
 
@@ -133,20 +141,28 @@ def configured(app_name: str, master: str, options: Mapping[str, str]) -> SparkC
     return conf
 
 
-def launch(conf: SparkConf, log: Path) -> SparkContext:
-    """Start Spark, with what the JVM says in a file."""
-    prepare_environment(conf.get("spark.master") or "")
+def launch(conf: SparkConf, log: Path, *, silence_s: float | None = None) -> SparkContext:
+    """Start Spark, with what the JVM says in a file. A JVM that makes no progress for so long is killed."""
+    master = conf.get("spark.master") or ""
+    prepare_environment(master)
+    if silence_s is None:
+        silence_s = START_SILENCE_S if is_local(master) else CLUSTER_SILENCE_S
+    stalls: list[str] = []
     try:
-        with log.open("wb") as out:
+        with (
+            log.open("wb") as out,
+            _killed_when_stalled(stalls, lambda: _child_that_writes(log), lambda: bytes_below(log.parent), silence_s),
+        ):
             # In a session of its own: a Ctrl-C at the terminal is for us, who end its work first.
             how = {"stdout": out, "stderr": out, "start_new_session": True}
             gateway = launch_gateway(conf, how)  # type: ignore[no-untyped-call]
-        with _signals_kept():
-            context = SparkContext(conf=conf, gateway=gateway)
+            with _signals_kept():
+                context = SparkContext(conf=conf, gateway=gateway)
     except (PySparkException, Py4JError, OSError) as error:
+        if stalls:
+            raise Stalled(f"Spark at {master} does not start: its JVM", stalls[0], OVERLOADED) from None
         # What py4j raises quotes the JVM at length.
         problem = str(getattr(error, "java_exception", error)).strip().partition("\n")[0]
-        master = conf.get("spark.master")
         raise StrandlineError(f"Spark at {master} does not start: {problem}{_last_words(log)}") from None
     # When the JVM is gone, it prints where it was when it learnt of it.
     context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
@@ -165,10 +181,60 @@ def _signals_kept() -> Iterator[None]:
 
 
 @contextmanager
-def stopped_by(stopped: threading.Event, context: SparkContext, problem: str) -> Iterator[None]:
+def _killed_when_stalled(
+    problems: list[str], find: Callable[[], int | None], progress: Callable[[], object], silence_s: float
+) -> Iterator[None]:
+    """Kill a JVM, with its Python processes, that makes no progress; what was wrong is added to the list then.
+
+    From a thread beside: the one that asks Spark for something waits for its answer. `find` gives its process once
+    there is one, which leads a group.
+    """
+    is_over = threading.Event()
+
+    def watch() -> None:
+        process, detector = None, None
+        while not is_over.wait(min(LOOK_EVERY_S, silence_s)):
+            if process is None or detector is None:
+                process = find()
+                detector = None if process is None else StallDetector(silence_s, progress, pid=process)
+            elif (problem := detector.problem()) is not None:
+                problems.append(problem)
+                with suppress(ProcessLookupError):
+                    os.killpg(process, signal.SIGKILL)
+                return
+
+    watching = threading.Thread(target=watch, name="strandline-stalls", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watching.join()
+
+
+def _child_that_writes(log: Path) -> int | None:
+    """Our child whose standard output goes to a file: PySpark tells of the process only once the JVM has answered."""
+    for children in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):
+            for child in children.read_text().split():
+                if Path(f"/proc/{child}/fd/1").readlink() == log.resolve():
+                    return int(child)
+    return None
+
+
+@contextmanager
+def stopped_by(
+    stopped: threading.Event,
+    context: SparkContext,
+    problem: str,
+    *,
+    progress: Callable[[], object] = lambda: None,
+    silence_s: float | None = None,
+) -> Iterator[None]:
     """Cancel Spark's jobs once a stop is asked for; that they fail then is told in one line.
 
-    From a thread beside: the one that asks Spark for something waits for its answer.
+    So is a JVM that is killed since it made no progress: `progress` changes while it works. It is watched where all of
+    its work is on this machine.
     """
     is_over = threading.Event()
 
@@ -179,10 +245,17 @@ def stopped_by(stopped: threading.Event, context: SparkContext, problem: str) ->
                     context.cancelAllJobs()
 
     threading.Thread(target=cancel, name="stopping", daemon=True).start()
+    stalls: list[str] = []
+    jvm = jvm_of(context).pid
+    watched = is_local(context.master or "")
+    limit_s = WORK_SILENCE_S if silence_s is None else silence_s
     try:
-        yield
-    except (PySparkException, Py4JError) as error:
-        if not stopped.is_set():
+        with _killed_when_stalled(stalls, lambda: jvm, progress, limit_s) if watched else nullcontext():
+            yield
+    except (PySparkException, Py4JError, OSError) as error:
+        if stalls:
+            raise Stalled(f"Spark at {context.master}", stalls[0], OVERLOADED) from None
+        if not stopped.is_set() or isinstance(error, OSError):
             raise
         raise StrandlineError(problem) from error
     finally:

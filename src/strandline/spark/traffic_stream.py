@@ -6,7 +6,9 @@ partition. Rows cross Spark's stateful operator as Arrow batches in one column, 
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -85,9 +87,12 @@ class _Step:
     capture: Capture
     state_bytes: int
 
-    def __call__(self, key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    def __call__(
+        self, key: tuple[np.integer[Any]], frames: Iterator[pd.DataFrame], state: GroupState
+    ) -> Iterator[pd.DataFrame]:
         settle()
-        [partition] = key
+        # Spark passes the key as a NumPy scalar, and compiled code takes nothing but an int.
+        partition = int(key[0])
         if state.exists:
             [written] = state.get
             assembly = ResumableAssembly.resume(self.capture, partition, self.state_bytes, bytes(written))

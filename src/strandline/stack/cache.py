@@ -1,5 +1,6 @@
 """The user's cache: what is fetched or built once and used by every stack."""
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,8 +9,12 @@ from threading import Event
 
 from strandline.errors import StackError
 from strandline.locks import try_lock
+from strandline.stalls import StallDetector, bytes_below
 
-LOCK_TIMEOUT = 900.0
+LOCK_SILENCE_S = 300.0
+LOOK_EVERY_S = 1.0
+
+log = logging.getLogger(__name__)
 
 
 def cache_dir() -> Path:
@@ -27,9 +32,15 @@ def cache_dir() -> Path:
 def one_at_a_time(name: str, cancelled: Event) -> Iterator[None]:
     """Hold the cache's lock of that name: two processes never fetch or build the same thing at once."""
     lock = cache_dir() / f"{name}.lock"
-    descriptor = try_lock(lock, LOCK_TIMEOUT, cancelled)
+    descriptor = try_lock(lock, LOOK_EVERY_S, cancelled)
     if descriptor is None:
-        raise StackError(f"another process has held {lock} for {LOCK_TIMEOUT:g} s; end it and try again")
+        log.info("waiting for another process, which prepares %s", name)
+        # What the other process fetches or builds, it writes below the cache.
+        detector = StallDetector(LOCK_SILENCE_S, lambda: bytes_below(cache_dir()))
+        while (descriptor := try_lock(lock, LOOK_EVERY_S, cancelled)) is None:
+            if detector.problem() is not None:
+                problem = f"another process holds {lock}, and has written nothing for {LOCK_SILENCE_S:g} s"
+                raise StackError(f"{problem}; end it and try again")
     try:
         yield
     finally:

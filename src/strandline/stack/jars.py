@@ -21,11 +21,13 @@ from strandline.errors import FetchFailed, ServerFailed
 from strandline.stack.cache import cache_dir, one_at_a_time
 from strandline.stack.java import Java
 from strandline.stack.processes import Child
+from strandline.stalls import bytes_below
 
 BROKER_LIST = Path(__file__).with_name("kafka.jars")
 TOOLS_LIST = Path(__file__).with_name("tools.jars")
-FETCH_TIMEOUT = 900.0
+FETCH_SILENCE_S = 300.0
 TELL_EVERY = 10
+NEEDS_NETWORK = "the first run needs the network, later ones do not"
 UNRESOLVED = re.compile(r"(?:module not found:|\[(?:FAILED|NOT FOUND) *\]) ([\w.-]+)#([\w.-]+);([\w.-]+)")
 OFFLINE = re.compile(
     r"Host \S+ not found|Connection refused|timed out|unreachable|No route to host|Server access error"
@@ -149,10 +151,10 @@ def _run_ivy(work: Path, wanted: tuple[Jar, ...], java: Java, cancelled: Event) 
 
     try:
         with ivy.log.open(errors="replace") as lines:
-            ivy.wait_until(has_ended, FETCH_TIMEOUT, cancelled)
+            ivy.wait_until(has_ended, FETCH_SILENCE_S, cancelled, lambda: bytes_below(work))
     except ServerFailed as error:
         ivy.stop(signal.SIGKILL, grace=0)
-        raise FetchFailed("Kafka's jars", f"no answer after {FETCH_TIMEOUT:g} s") from error
+        raise FetchFailed("Kafka's jars", f"nothing arrived for {FETCH_SILENCE_S:g} s; {NEEDS_NETWORK}") from error
     if ivy.exit_code != 0:
         raise _why_it_failed(ivy.log.read_text(errors="replace"))
 
@@ -163,7 +165,7 @@ def _why_it_failed(log: str) -> FetchFailed:
     more = len(set(missing)) - 1
     reason = "no package server answers" if OFFLINE.search(log) else "it is not there"
     others = f" (nor {more} more)" if more > 0 else ""
-    return FetchFailed(f"{package}{others}", f"{reason}; the first run needs the network, later ones do not")
+    return FetchFailed(f"{package}{others}", f"{reason}; {NEEDS_NETWORK}")
 
 
 def _module_descriptor(wanted: tuple[Jar, ...]) -> str:

@@ -4,16 +4,17 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from strandline.errors import JavaMissing
+from strandline.errors import JavaMissing, Stalled
 from strandline.stack.cache import cache_dir
+from strandline.stalls import run_tool
 
 OLDEST = 17
+BANNER_SILENCE_S = 60.0
 BANNER = re.compile(r'version "(?:1\.)?(\d+)[^"]*"')
 
 SHIM = """\
@@ -68,10 +69,9 @@ def _system_candidates() -> list[Path]:
 
 def _banner(java: Path) -> str:
     try:
-        answer = subprocess.run([java, "-version"], env={}, capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        return run_tool([java, "-version"], BANNER_SILENCE_S, env={}).stderr
+    except (OSError, Stalled):
         return ""
-    return answer.stderr
 
 
 def _bundled() -> Path | None:

@@ -25,8 +25,8 @@ from strandline.stack.ports import LOOPBACK, different_ports, free_port, retry_w
 from strandline.stack.processes import Child
 from strandline.stack.secure import LISTENER, SecureListener, is_let_in
 
-START_TIMEOUT = 90.0
-FORMAT_TIMEOUT = 60.0
+START_SILENCE_S = 90.0
+FORMAT_SILENCE_S = 60.0
 STOP_GRACE = 20.0
 IDENTITY = "cluster.json"
 # What a JVM answers to SIGTERM when it has ended in good order.
@@ -197,11 +197,11 @@ class KafkaCluster:
     def _wait_until_it_serves(self, cancelled: Event) -> None:
         # The secure ports as well, and now: of a broker that ends because one is taken, the reason is still told apart.
         for broker, port in zip(cycle(self.brokers), (*self._ports, *self._secure_ports), strict=False):
-            broker.wait_until(partial(broker.listens_on, port), START_TIMEOUT, cancelled)
+            broker.wait_until(partial(broker.listens_on, port), START_SILENCE_S, cancelled)
         # Only asked once all listen: a client that meets a closed port waits before it tries again.
         client = Consumer({"bootstrap.servers": self.address, "group.id": "strandline-ready", "log_level": 0})
         try:
-            self.brokers[0].wait_until(lambda: self._serves(client), START_TIMEOUT, cancelled)
+            self.brokers[0].wait_until(lambda: self._serves(client), START_SILENCE_S, cancelled)
         finally:
             client.close()
 
@@ -216,7 +216,7 @@ class KafkaCluster:
             # Each by itself: a broker learns of the users a little later than the controller.
             visitor = secure.visitor(f"{LOOPBACK}:{port}")
             try:
-                broker.wait_until(partial(is_let_in, visitor), START_TIMEOUT, cancelled)
+                broker.wait_until(partial(is_let_in, visitor), START_SILENCE_S, cancelled)
             finally:
                 visitor.close()
 
@@ -263,7 +263,7 @@ class KafkaCluster:
             for tool, _, _ in tools:
                 tool.start()
             for tool, fresh, home in tools:
-                tool.wait_for_exit(FORMAT_TIMEOUT, cancelled)
+                tool.wait_for_exit(FORMAT_SILENCE_S, cancelled)
                 fresh.rename(home)
         finally:
             for tool, _, _ in tools:

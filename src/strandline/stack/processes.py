@@ -5,19 +5,21 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
 from strandline.errors import PortTaken, ServerFailed, StartCancelled
 from strandline.stack.ports import listening_inodes
+from strandline.stalls import StallDetector
 
 LEASH = Path(__file__).with_name("leash.py")
 POLL_INTERVAL = 0.02
-FORK_TIMEOUT = 30.0
+FORK_TIMEOUT = 300.0
+"""Of a fork nothing can be seen before it is done, and on an overloaded machine it takes seconds."""
+OVERLOADED = "the machine may be overloaded or out of memory: make room and try again"
 KILL_TIMEOUT = 10.0
 CANCEL_GRACE = 5.0
 LOG_TAIL_LINES = 15
@@ -79,7 +81,17 @@ class Child:
     def start(self) -> None:
         """Start the process; it runs, but need not be ready."""
         command = leashed(self.command, self.death_signal, self.user)
-        self._process = _forker.submit(self._fork, command).result(FORK_TIMEOUT)
+        forking = _forker.submit(self._fork, command)
+        try:
+            self._process = forking.result(FORK_TIMEOUT)
+        except OSError as error:
+            if not forking.done():
+                # The caller has given up, so nobody else would end it.
+                forking.add_done_callback(_kill)
+                problem = f"could not be started: the system made no process of it within {FORK_TIMEOUT:g} s"
+                raise ServerFailed(self.name, f"{problem}; {OVERLOADED}") from None
+            where = f"{error.filename}: " if error.filename else ""
+            raise ServerFailed(self.name, f"could not be started: {where}{error.strerror or error}") from error
 
     def _fork(self, command: list[str]) -> "subprocess.Popen[bytes]":
         descriptor = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
@@ -141,9 +153,18 @@ class Child:
                 # Only a process that hangs in the kernel gets here. We must not hang with it.
                 log.error("%s (process %d) does not end, not even when killed", self.name, self.pid)
 
-    def wait_until(self, ready: Callable[[], bool], timeout: float, cancelled: Event) -> None:
-        """Wait until the server says that it is ready; raise with the end of its log when it does not get there."""
-        deadline = time.monotonic() + timeout
+    def wait_until(
+        self,
+        ready: Callable[[], bool],
+        silence_s: float,
+        cancelled: Event,
+        progress: Callable[[], object] | None = None,
+    ) -> None:
+        """Wait until the server is ready; raise with the end of its log when it ends, or makes no progress for so long.
+
+        Progress is what it logs, and else what `progress` says.
+        """
+        detector = self._detector(silence_s, progress)
         while True:
             exit_code = self.exit_code  # before the question: it may end by itself once it is done
             if ready():
@@ -152,20 +173,32 @@ class Child:
                 if PORT_IS_TAKEN in self._logged():
                     raise PortTaken(f"{self.name}: a port was taken by another process")
                 raise self.failed(f"did not come up: exit code {exit_code}")
-            if time.monotonic() > deadline:
-                raise self.failed(f"did not come up within {timeout:g} s")
+            stall = detector.problem()
+            if stall is not None:
+                raise self.failed(f"did not come up: it {stall}; {OVERLOADED}")
             self._pause(cancelled)
 
-    def wait_for_exit(self, timeout: float, cancelled: Event) -> None:
-        """Wait for a tool that is to end by itself with exit code 0."""
-        deadline = time.monotonic() + timeout
+    def wait_for_exit(self, silence_s: float, cancelled: Event) -> None:
+        """Wait for a tool that is to end by itself with exit code 0; kill it when it makes no progress for so long."""
+        detector = self._detector(silence_s)
         while self.exit_code is None:
-            if time.monotonic() > deadline:
+            stall = detector.problem()
+            if stall is not None:
                 self.stop(signal.SIGKILL, grace=0)
-                raise self.failed(f"did not end within {timeout:g} s")
+                raise self.failed(f"did not end: it {stall}; {OVERLOADED}")
             self._pause(cancelled)
         if self.exit_code != 0:
             raise self.failed(f"failed: exit code {self.exit_code}")
+
+    def _detector(self, silence_s: float, progress: Callable[[], object] | None = None) -> StallDetector:
+        return StallDetector(silence_s, lambda: (self.logged_bytes(), progress and progress()), pid=self.pid)
+
+    def logged_bytes(self) -> int:
+        """How much it has logged."""
+        try:
+            return self.log.stat().st_size
+        except OSError:
+            return 0
 
     def _pause(self, cancelled: Event) -> None:
         if cancelled.wait(POLL_INTERVAL):
@@ -188,3 +221,8 @@ class Child:
                 return log.read().decode(errors="replace")
         except OSError:
             return ""
+
+
+def _kill(forked: "Future[subprocess.Popen[bytes]]") -> None:
+    if forked.exception() is None:
+        forked.result().kill()

@@ -17,7 +17,8 @@ from typing import Generic, Protocol, Self, TypeVar
 import msgspec
 
 from strandline.core.retry import Backoff
-from strandline.errors import CannotListen, StrandlineError
+from strandline.errors import CannotListen, Stalled, StrandlineError
+from strandline.stalls import StallDetector, unless_stalled
 from strandline.units import Nanos
 from strandline.workers.messages import MOST_LINE_BYTES, MOST_UNSENT_BYTES, Failed, Ready, Stop, line
 
@@ -26,7 +27,7 @@ AGAIN = Backoff(first=Nanos(200_000_000), ceiling=Nanos(10_000_000_000))
 STEADY_S = 30.0
 # A worker says every moment how it is; while it starts it may have to wait for Kafka.
 SILENT_S = 30.0
-START_S = 180.0
+START_SILENCE_S = 180.0
 EXIT_S = 10.0
 
 log = logging.getLogger(__name__)
@@ -70,14 +71,25 @@ class Crew(Generic[Said]):
     """Runs while it is entered: from when all workers serve until all have ended."""
 
     def __init__(
-        self, job: Job[Said], module: str, count: int, read: Callable[[bytes], Said], *, drain_s: float
+        self,
+        job: Job[Said],
+        module: str,
+        count: int,
+        read: Callable[[bytes], Said],
+        *,
+        drain_s: float,
+        start_silence_s: float = START_SILENCE_S,
     ) -> None:
-        """`module` is what a worker runs, `read` makes out what it says, `drain_s` is how long all have to end."""
+        """`module` is what a worker runs, `read` makes out what it says, `drain_s` is how long all have to end.
+
+        A worker that makes no progress for `start_silence_s` while it starts is killed.
+        """
         self._job = job
         self._module = module
         self._numbers = range(1, count + 1)
         self._read = read
         self._drain_s = drain_s
+        self._start_silence_s = start_silence_s
         self._workers: dict[int, _Worker] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
@@ -167,8 +179,10 @@ class Crew(Generic[Said]):
             await self._hear(worker, reader)
             async with asyncio.timeout(EXIT_S):
                 await process.wait()
+        except Stalled as error:
+            worker.problem = str(error)
         except TimeoutError:
-            worker.problem = "it said nothing for too long, or did not end, and was killed"
+            worker.problem = f"it did not exit within {EXIT_S:g} s, and was killed"
         except (ValueError, msgspec.DecodeError) as error:
             # One that cannot be understood is replaced like any other that fails: the others serve on.
             worker.problem = f"what it said cannot be read, and it was killed: {error}"
@@ -180,13 +194,22 @@ class Crew(Generic[Said]):
     async def _hear(self, worker: _Worker, reader: asyncio.StreamReader) -> None:
         while True:
             try:
-                async with asyncio.timeout(SILENT_S if worker.is_ready else START_S):
-                    text = await reader.readline()
+                text = await self._line(worker, reader)
             except ConnectionError:
                 return
             if not text.endswith(b"\n"):
                 return
             self._heard(worker, self._read(text))
+
+    async def _line(self, worker: _Worker, reader: asyncio.StreamReader) -> bytes:
+        if not worker.is_ready:
+            detector = StallDetector(self._start_silence_s, pid=worker.process.pid)
+            return await unless_stalled(reader.readline(), detector, "its start", "look at what it logged")
+        try:
+            async with asyncio.timeout(SILENT_S):
+                return await reader.readline()
+        except TimeoutError:
+            raise Stalled("it", f"sent no status for {SILENT_S:g} s", "the machine may be overloaded") from None
 
     def _heard(self, worker: _Worker, message: Said) -> None:
         match message:
