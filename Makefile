@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help venv compile programs demo test check format proto bench bench-capture bench-cdc bench-core bench-fleet bench-gateway bench-kinesis bench-ordered bench-proxy bench-replay bench-spark-ordered bench-stack proxy-matrix soak clean
+.PHONY: help venv compile programs demo test quick check format proto bench bench-capture bench-cdc bench-core bench-fleet bench-gateway bench-kinesis bench-ordered bench-proxy bench-quick bench-replay bench-spark-ordered bench-stack proxy-matrix soak clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -24,6 +24,9 @@ demo: venv ## the product's main job, on real servers
 test: venv programs ## the whole suite, in three processes with servers of their own: most tests wait most of the time
 	@$(BIN)/pytest -n 3
 
+quick: venv ## laws, parsers, pure cores and configuration, without any server: what to run while you edit
+	@$(BIN)/pytest -n 2 -m 'not soak and not server'
+
 check: venv ## formatting, lint, types, import contracts
 	@$(BIN)/ruff format --check
 	@$(BIN)/ruff check
@@ -38,6 +41,9 @@ proto: venv ## the module of captured traffic anew, from its .proto
 	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src strandline/wire/traffic.proto
 
 bench: bench-capture bench-cdc bench-core bench-fleet bench-gateway bench-kinesis bench-ordered bench-proxy bench-replay bench-spark-ordered bench-stack ## every benchmark
+
+bench-quick: venv ## every benchmark and soak trial once with small amounts, in minutes: that they run, not how fast
+	@$(BIN)/python -m bench.quick
 
 bench-core: venv ## the frontier: speed and size
 	@$(BIN)/python -m bench.core

@@ -2,12 +2,13 @@
 
 The service answers from memory and does nothing else, so that what is measured is the proxy; each of service, proxy,
 broker and load is a process of its own, on the same machine. Latency is that of one connection at a time, throughput
-that of 32; of several rounds the best counts, for each figure. Load by `wrk` where it is there. `python -m
-bench.capture`, with `--rounds 1` for a quick trial.
+that of 32; of several rounds the best counts, for each figure. Load by `wrk` where it is there.
+
+`python -m bench.capture`, with `--quick` for a smoke run.
 """
 
-import argparse
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -17,13 +18,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from bench.amounts import parse
 from bench.capture_peers import BODY
 from bench.figures import Figure, report
 from strandline.stack import Stack
 from strandline.stack.ports import free_port
 
 CONNECTIONS = 32
-SECONDS = 3.0
 PERCENTILE = re.compile(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s)$", re.MULTILINE)
 PER_SECOND = re.compile(r"^Requests/sec:\s+([\d.]+)$", re.MULTILINE)
 MILLISECONDS = {"us": 0.001, "ms": 1.0, "s": 1000.0}
@@ -36,6 +37,18 @@ class Load:
     per_s: float
     p50_ms: float
     p99_ms: float
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """How long each load lasts, and how often each is repeated."""
+
+    seconds: float = 3.0
+    rounds: int = 5
+
+
+QUICK = Amounts(seconds=0.3, rounds=1)
+WARM_UP_S = 1.0
 
 
 @contextmanager
@@ -70,7 +83,7 @@ def load(port: int, method: str, connections: int, seconds: float) -> Load:
             script.write(f"wrk.body = '{BODY.decode()}'\n")
         script.flush()
         where = ("-s", script.name, f"http://127.0.0.1:{port}/gauges")
-        command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "--latency", *where]
+        command = ["wrk", "-t1", f"-c{connections}", f"-d{math.ceil(seconds)}s", "--latency", *where]
         told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     rate = PER_SECOND.search(told)
     parts = {part: float(value) * MILLISECONDS[unit] for part, value, unit in PERCENTILE.findall(told)}
@@ -81,7 +94,7 @@ def load(port: int, method: str, connections: int, seconds: float) -> Load:
 
 def measure(port: int, method: str, seconds: float) -> tuple[Load, Load]:
     """One connection, then many; the first moments do not count."""
-    load(port, method, CONNECTIONS, 1)
+    load(port, method, CONNECTIONS, min(seconds, WARM_UP_S))
     return load(port, method, 1, seconds), load(port, method, CONNECTIONS, seconds)
 
 
@@ -100,7 +113,7 @@ def figures(name: str, what: str, direct: tuple[Load, Load], through: tuple[Load
     yield Figure(f"{name}vs_direct", through[1].per_s / direct[1].per_s, f"{what}: of what goes without the proxy")
 
 
-def measured(kafka: str, seconds: float, rounds: int) -> list[Figure]:
+def measured(kafka: str, amounts: Amounts) -> list[Figure]:
     """All that is told of the capture; `bench.replay` has it too."""
     found: dict[str, list[tuple[Load, Load]]] = {}
     with ExitStack() as around:
@@ -113,9 +126,9 @@ def measured(kafka: str, seconds: float, rounds: int) -> list[Figure]:
             "unheld POST": (proxies["none"], "POST"),
             "held POST": (proxies["mutating"], "POST"),
         }
-        for number in range(rounds):
+        for number in range(amounts.rounds):
             for name, (port, method) in cases.items():
-                one, many = measure(port, method, seconds)
+                one, many = measure(port, method, amounts.seconds)
                 found.setdefault(name, []).append((one, many))
                 print(
                     f"round {number + 1}: {name}: {one.p50_ms:.3f} ms at p50, {one.p99_ms:.3f} ms at p99,"
@@ -133,13 +146,10 @@ def measured(kafka: str, seconds: float, rounds: int) -> list[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=SECONDS)
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
+    amounts, is_quick = parse("bench.capture", Amounts(), QUICK)
     with Stack(["kafka"]) as stack:
-        found = measured(stack.kafka[0].address, arguments.seconds, arguments.rounds)
-    report("capture: what it adds to a request, against the same service without it", found)
+        found = measured(stack.kafka[0].address, amounts)
+    report("capture: what it adds to a request, against the same service without it", found, is_quick=is_quick)
 
 
 if __name__ == "__main__":

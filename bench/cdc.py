@@ -4,10 +4,9 @@ How fast rows that are inserted 1,000 a transaction are published into an endpoi
 decoder does alone; how fast rows that are there before go; how long after its commit a change is accepted, at 100 a
 second; and how long nothing is accepted when the leader is killed, or stands still beyond its lease.
 
-`python -m bench.cdc`, with `--rows 100000 --seconds 5` for a quick trial.
+`python -m bench.cdc`, with `--quick` for a smoke run.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -17,12 +16,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import boto3
 import numpy as np
 import psycopg
 
+from bench.amounts import parse
 from bench.figures import Figure, report
 from bench.ordered import progress
 from strandline.cdc.assembly import Assembly, Offset
@@ -37,10 +38,7 @@ from strandline.wire.change import Events
 from strandline.wire.event import EventFormat
 
 WITHIN_S = 300.0
-LEASE_S = 5
 TAKE_OVER_S = 15
-# An instance that is started is ready to follow after so long.
-STANDBY_S = 15.0
 IN_TRANSACTION = 1_000
 TABLE = """
     create table account (id bigint primary key, owner text not null, balance numeric(12, 2) not null,
@@ -49,6 +47,27 @@ TABLE = """
 FILL = """
     insert into account select n, 'owner ' || n, n %% 10000 / 100.0, now(), true, repeat('x', 40)
     from generate_series(%s::bigint, %s::bigint) n"""
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """How much is done, and for how long."""
+
+    rows: int = 1_000_000
+    decoded: int = 200_000
+    """Rows for the decoder alone."""
+    seconds: float = 20.0
+    """At 100 changes a second, for the latency."""
+    warm_up: int = 300
+    """Changes accepted before the latency counts."""
+    settle: int = 200
+    """Changes that a new leader publishes before the trial goes on."""
+    standby_s: float = 15.0
+    """An instance that is started is ready to follow after so long."""
+    lease_s: int = 5
+
+
+QUICK = Amounts(rows=5_000, decoded=5_000, seconds=1.0, warm_up=10, settle=10, standby_s=1.0)
 
 
 def wait_until(holds: Callable[[], bool], what: str) -> None:
@@ -68,7 +87,7 @@ def servers(stack: Stack) -> tuple[Postgres, Kinesis]:
 class Bench:
     """A database with its table, a stream, and instances that publish the one to the other."""
 
-    def __init__(self, stack: Stack, directory: Path, name: str) -> None:
+    def __init__(self, stack: Stack, directory: Path, name: str, *, lease_s: int = 5) -> None:
         postgres, self.kinesis = servers(stack)
         self.url = postgres.url.rsplit("/", 1)[0] + f"/{name}"
         self.stream = name
@@ -76,7 +95,7 @@ class Bench:
         self._config = directory / f"{name}.yaml"
         self._config.write_text(
             f"postgres: {{dsn: '{self.url}', slot: {name}, create: {{tables: [account]}}}}\n"
-            f"kinesis: {{stream: {name}}}\nleadership: {{lease_s: {LEASE_S}}}\ncheckpoint: {directory / name}\n"
+            f"kinesis: {{stream: {name}}}\nleadership: {{lease_s: {lease_s}}}\ncheckpoint: {directory / name}\n"
         )
         with psycopg.connect(postgres.url, autocommit=True) as database:
             database.execute(f"create database {name}".encode())
@@ -87,6 +106,14 @@ class Bench:
 
     def accepted(self) -> int:
         return self.kinesis.counts(self.stream).records
+
+    def arrived(self) -> dict[int, float]:
+        """When each row was first accepted, in milliseconds of the wall clock, by its id."""
+        found: dict[int, float] = {}
+        for record in (record for shard in self.kinesis.records(self.stream).values() for record in shard):
+            number = json.loads(record.data)["after"]["id"]
+            found[number] = min(found.get(number, record.arrived_ms), record.arrived_ms)
+        return found
 
     @contextmanager
     def running(self) -> Iterator["subprocess.Popen[bytes]"]:
@@ -113,12 +140,12 @@ class Bench:
         with Session(self.url) as session:
             wait_until(lambda: look(session, self.stream) is not None, "the slot is there")
 
-    def leader(self) -> int:
-        with Session(self.url) as session:
-            try:
-                found = lease_status(session, self.stream)
-            except CannotReplicate:
-                return 0
+    def leader(self, session: Session) -> int:
+        """The process that leads, or 0."""
+        try:
+            found = lease_status(session, self.stream)
+        except CannotReplicate:
+            return 0
         return int(found.lease.holder.rsplit(":", 1)[1]) if found and found.now < found.lease.expires else 0
 
 
@@ -199,12 +226,13 @@ def decoding(stack: Stack, rows: int) -> Figure:
     return Figure("cdc.decode_per_s", rows / (time.process_time() - began), "frames to events, one core, by CPU")
 
 
-def waits(stack: Stack, directory: Path, seconds: float) -> Iterator[Figure]:
+def waits(stack: Stack, directory: Path, amounts: Amounts) -> Iterator[Figure]:
     """100 changes a second: how long each waits, and how long none is accepted when the leader goes."""
-    bench = Bench(stack, directory, "paced")
+    bench = Bench(stack, directory, "paced", lease_s=amounts.lease_s)
     committed: dict[int, float] = {}
     numbers = iter(range(10**9))
     with ExitStack() as instances, psycopg.connect(bench.url, autocommit=True) as database:
+        session = instances.enter_context(Session(bench.url))
         for _ in range(2):
             instances.enter_context(bench.running())
         bench.wait_for_slot()
@@ -218,59 +246,58 @@ def waits(stack: Stack, directory: Path, seconds: float) -> Iterator[Figure]:
                 database.execute(FILL.encode(), (number, number))
                 committed[number] = time.time() * 1e3
 
+        def write_until_accepted(more: int) -> None:
+            enough = bench.accepted() + more
+            write(lambda: bench.accepted() > enough)
+
         def lose(leader: int, how: signal.Signals) -> float:
-            """Stop the leader; when that was. Returns when the next has published for a while."""
+            """Stop the leader; when that was. Returns when the next has published changes that came after it."""
             of_leader = tree(leader)
-            at = time.time() * 1e3
+            at, first = time.time() * 1e3, len(committed)
             for process in [leader] if how is signal.SIGKILL else of_leader:
                 os.kill(process, how)
-            write(lambda: bench.leader() not in {0, leader})
-            before = bench.accepted()
-            write(lambda: bench.accepted() > before + 200)
+            write(lambda: bench.leader(session) not in {0, leader})
+            # A new leader begins with what the last one had not acknowledged: that is no sign of a later change.
+            while max(bench.arrived()) < first:
+                write_until_accepted(amounts.settle)
             for process in of_leader if how is signal.SIGSTOP else []:
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGCONT)
             return at
 
-        write(lambda: bench.accepted() > 300)
-        calm, end = len(committed), time.monotonic() + seconds
+        write(lambda: bench.accepted() > amounts.warm_up)
+        calm, end = len(committed), time.monotonic() + amounts.seconds
         write(lambda: time.monotonic() > end)
         still = len(committed)
         write(lambda: bench.accepted() > still)
-        killed = lose(bench.leader(), signal.SIGKILL)
+        killed = lose(bench.leader(session), signal.SIGKILL)
         instances.enter_context(bench.running())
-        waiting, end = len(committed), time.monotonic() + STANDBY_S
+        waiting, end = len(committed), time.monotonic() + amounts.standby_s
         write(lambda: time.monotonic() > end)
         write(lambda: bench.accepted() > waiting)
-        frozen = lose(bench.leader(), signal.SIGSTOP)
-    arrived: dict[int, float] = {}
-    for record in (record for shard in bench.kinesis.records(bench.stream).values() for record in shard):
-        number = json.loads(record.data)["after"]["id"]
-        arrived[number] = min(arrived.get(number, record.arrived_ms), record.arrived_ms)
+        frozen = lose(bench.leader(session), signal.SIGSTOP)
+    arrived = bench.arrived()
     late = [arrived[number] - committed[number] for number in range(calm, still)]
     yield Figure("cdc.latency_p50_ms", float(np.percentile(late, 50)), "commit to accepted, 100 changes/s; aim: 500")
     yield Figure("cdc.latency_p99_ms", float(np.percentile(late, 99)), "the same, p99")
     for name, lost in (("kill", killed), ("freeze", frozen)):
         gap = min(at for number, at in arrived.items() if committed[number] > lost) - lost
-        what = f"SIG{'KILL' if name == 'kill' else 'STOP'} to the next change accepted; lease of {LEASE_S} s"
-        yield Figure(f"cdc.failover_{name}_s", gap / 1e3, f"{what}; aim: {LEASE_S + TAKE_OVER_S}")
+        what = f"SIG{'KILL' if name == 'kill' else 'STOP'} to the next change accepted; lease of {amounts.lease_s} s"
+        yield Figure(f"cdc.failover_{name}_s", gap / 1e3, f"{what}; aim: {amounts.lease_s + TAKE_OVER_S}")
 
 
 if __name__ == "__main__":
     from bench.cdc_snapshot import snapshot
 
-    parser = argparse.ArgumentParser(prog="python -m bench.cdc")
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--seconds", type=float, default=20)
-    chosen = parser.parse_args()
+    amounts, is_quick = parse("bench.cdc", Amounts(), QUICK)
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="strandline-bench-") as made:
         with Stack(["postgres", "kinesis"], kinesis_keep_bytes=0) as stack:
             os.environ |= servers(stack)[1].settings()
-            figures += throughput(stack, Path(made), chosen.rows)
-            figures += snapshot(stack, Path(made), chosen.rows)
-            figures.append(decoding(stack, min(chosen.rows, 200_000)))
+            figures += throughput(stack, Path(made), amounts.rows)
+            figures += snapshot(stack, Path(made), amounts.rows)
+            figures.append(decoding(stack, min(amounts.rows, amounts.decoded)))
         with Stack(["postgres", "kinesis"]) as stack:
             os.environ |= servers(stack)[1].settings()
-            figures += waits(stack, Path(made), chosen.seconds)
-    report(f"Changes of Postgres in Kinesis, two cores (load {os.getloadavg()[0]:.1f})", figures)
+            figures += waits(stack, Path(made), amounts)
+    report(f"Changes of Postgres in Kinesis, two cores (load {os.getloadavg()[0]:.1f})", figures, is_quick=is_quick)

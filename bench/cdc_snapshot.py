@@ -28,8 +28,7 @@ def snapshot(stack: Stack, directory: Path, rows: int) -> Iterator[Figure]:
         took = time.perf_counter() - began
         cpu, peak = used(process.pid)
     progress(f"{rows:,} rows of a snapshot in {took:.1f} s, {peak:.0f} MB at the peak")
-    rate = (rows - before) / took
-    yield Figure("cdc.snapshot_rows_per_s", rate, "rows that were there, from the first accepted to the last")
-    yield Figure(
-        "cdc.snapshot_cpu_us_per_row", (cpu - cpu_before) / (rows - before) * 1e6, "CPU of the instance, µs a row"
-    )
+    # Few rows may all be accepted between two looks.
+    counted = max(rows - before, 1)
+    yield Figure("cdc.snapshot_rows_per_s", counted / took, "rows that were there, from the first accepted to the last")
+    yield Figure("cdc.snapshot_cpu_us_per_row", (cpu - cpu_before) / counted * 1e6, "CPU of the instance, µs a row")

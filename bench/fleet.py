@@ -3,18 +3,19 @@
 By the notes of a target in a process of its own, as in `bench.replay`, with results on. On two cores the workers share
 them with the target, the broker and Spark itself.
 
-`python -m bench.fleet`, with `--seconds 5 --requests 20000` for a quick trial.
+`python -m bench.fleet`, with `--quick` for a smoke run.
 """
 
-import argparse
 import json
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from confluent_kafka import Consumer, TopicPartition
 
+from bench.amounts import parse
 from bench.figures import Figure, report
 from bench.ordered import progress
 from bench.replay import PARTITIONS, SOURCE, fill, notes, replay, target, times
@@ -22,6 +23,19 @@ from strandline.stack import Stack
 
 WORKERS = (1, 2)
 RATE = 1_000.0
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """How much is replayed, and for how long."""
+
+    seconds: float = 20.0
+    """At 1,000 requests a second, for the lateness."""
+    requests: int = 100_000
+    """As fast as the target answers."""
+
+
+QUICK = Amounts(seconds=1.0, requests=2_000)
 
 
 def speed(address: str, directory: Path, topic: str, workers: int, requests: int) -> float:
@@ -67,15 +81,12 @@ def reference(address: str, topic: str, count: int) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--requests", type=int, default=100_000)
-    chosen = parser.parse_args()
+    amounts, is_quick = parse("bench.fleet", Amounts(), QUICK)
     with Stack(["kafka"]) as stack, tempfile.TemporaryDirectory(prefix="strandline-bench-") as place:
         address, directory = stack.kafka[0].address, Path(place)
-        fill(address, "fast", list(range(0, chosen.requests * 1000, 1000)))
-        rates = [speed(address, directory, "fast", workers, chosen.requests) for workers in WORKERS]
-        due = times(RATE, chosen.seconds, poisson=True)
+        fill(address, "fast", list(range(0, amounts.requests * 1000, 1000)))
+        rates = [speed(address, directory, "fast", workers, amounts.requests) for workers in WORKERS]
+        due = times(RATE, amounts.seconds, poisson=True)
         late = [lateness(address, directory, f"timed-{workers}", workers, due) for workers in WORKERS]
     what = f"ms late at {RATE:g} requests/s, p99, the worse of 1 and 2 workers ({late[0]:.2f} and {late[1]:.2f})"
     report(
@@ -85,6 +96,7 @@ def main() -> None:
             Figure("fleet.rps_2", rates[1], "requests/s, 2 workers"),
             Figure("fleet.late_p99_ms", max(late), what),
         ],
+        is_quick=is_quick,
     )
 
 

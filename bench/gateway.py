@@ -1,4 +1,7 @@
-"""The gateway: messages delivered by a second of its CPU, how late, resumes warm and cold, clients that wait."""
+"""The gateway: messages delivered by a second of its CPU, how late, resumes warm and cold, clients that wait.
+
+`python -m bench.gateway`, with `--quick` for a smoke run.
+"""
 
 import asyncio
 import json
@@ -8,6 +11,7 @@ import sys
 import time
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
@@ -16,30 +20,60 @@ from urllib.parse import urlsplit
 import numpy as np
 import uvloop
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from tests.topics import create_topics
 
+from bench.amounts import parse
 from bench.figures import Figure, report
 from bench.gateway_clients import Listener, masked
-from bench.process import cpu_seconds
+from bench.process import TICKS_A_SECOND, cpu_seconds
 from strandline.stack import Stack
 
-SUBSCRIBERS = 500
-SECONDS = 10.0
 PAYLOAD = 200
-FULL_RATE = 4_000
-LIVE_RATE = 10_000
-CALM_SUBSCRIBERS = 100
-RESUMES = 300
-IDLE = 5_000
-STORM = 500
-PAST = 60_000
+WARM_UP_S = 2.0
+"""How long records come before they are counted."""
+LIMIT_S = 300.0
+READ_AT_FULL_RATE = 16
+"""At the full rate one record in so many is read as JSON, else the clients would be what is measured."""
 T = TypeVar("T")
 SETTINGS = """\
 token_every_s: 3600
 history_bytes: 1024
 limits: {cold_every_s: 0.001, queue_bytes: 67108864, connections_per_address: 20000}
 """
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """How many clients and records, and for how long."""
+
+    seconds: float = 10.0
+    subscribers: int = 500
+    full_rate: int = 4_000
+    """Records a second to all of them."""
+    calm_subscribers: int = 100
+    live_rate: int = 10_000
+    """Deliveries a second to those."""
+    resumes: int = 300
+    cold_resumes: int = 50
+    idle: int = 5_000
+    storm: int = 500
+    past: int = 60_000
+    """Records in Kafka before the gateway begins; 15,000 or more, as 10,000 from a third on are read at once."""
+
+
+QUICK = Amounts(
+    seconds=1.0,
+    subscribers=50,
+    full_rate=1_000,
+    calm_subscribers=10,
+    live_rate=1_000,
+    resumes=10,
+    cold_resumes=5,
+    idle=100,
+    storm=20,
+    past=15_000,
+)
 
 
 def resident_kb(pid: int) -> int:
@@ -67,8 +101,7 @@ def gateway(kafka: str, topic: str, directory: Path, *, recent_bytes: int = 16 <
 
 def create(kafka: str, topic: str) -> None:
     """A topic of one partition."""
-    admin = AdminClient({"bootstrap.servers": kafka})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    create_topics({"bootstrap.servers": kafka}, NewTopic(topic, 1, 1))
 
 
 def value() -> bytes:
@@ -90,26 +123,36 @@ def produce(kafka: str, topic: str, rate: float, seconds: float) -> None:
     producer.flush(30)
 
 
-def delivered(kafka: str, directory: Path, rate: float, subscribers: int) -> tuple[dict[str, float], float]:
-    """What clients counted at a rate of records, and the gateway's CPU for it."""
+def delivered(
+    kafka: str, directory: Path, *, rate: float, subscribers: int, seconds: float, every: int
+) -> tuple[dict[str, float], float]:
+    """What clients counted at a rate of records, one in `every` read as JSON, and the gateway's CPU for it."""
     topic = f"live-{rate:g}-{subscribers}"
     create(kafka, topic)
     with gateway(kafka, topic, directory) as (url, pid):
-        argv = [sys.executable, "-m", "bench.gateway_clients", url, str(subscribers), "a", str(SECONDS)]
+        argv = [sys.executable, "-m", "bench.gateway_clients", url, *map(str, (subscribers, "a", seconds, every))]
         with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as clients:
             assert clients.stdin is not None and clients.stdout is not None  # noqa: S101  (asked for)
             if clients.stdout.readline().strip() != "ready":
                 raise AssertionError("the clients did not come up")
             writer = subprocess.Popen(
-                [sys.executable, "-m", "bench.gateway", "produce", kafka, topic, str(rate), str(SECONDS + 4)]
+                [sys.executable, "-m", "bench.gateway", "produce", kafka, topic, str(rate), str(LIMIT_S)]
             )
-            time.sleep(2)
-            clients.stdin.write("go\n")
-            clients.stdin.flush()
-            before = cpu_seconds(pid)
-            counted: dict[str, float] = json.loads(clients.stdout.readline())
-            used = cpu_seconds(pid) - before
-            writer.wait(60)
+            try:
+                if clients.stdout.readline().strip() != "flowing":
+                    raise AssertionError("no record came to the clients")
+                time.sleep(min(seconds, WARM_UP_S))
+                clients.stdin.write("go\n")
+                clients.stdin.flush()
+                before = cpu_seconds(pid)
+                counted: dict[str, float] = json.loads(clients.stdout.readline())
+                # The kernel counts in ticks: a smoke run may take less than one.
+                used = max(cpu_seconds(pid) - before, 1 / TICKS_A_SECOND)
+            finally:
+                writer.terminate()
+                writer.wait(60)
+    if every == 1 and counted["read"] != counted["messages"]:
+        raise AssertionError(f"{counted['read']:g} of {counted['messages']:g} messages were read")
     return counted, used
 
 
@@ -137,27 +180,27 @@ async def resumes(url: str, topic: str, firsts: Sequence[int], count: int) -> li
     return [await resume(url, topic, first, count) for first in firsts]
 
 
-async def storm(url: str, topic: str, first: int) -> float:
+async def storm(url: str, topic: str, first: int, clients: int) -> float:
     """Many at once; until the last has all, in milliseconds."""
     begin = time.perf_counter()
-    await asyncio.gather(*(resume(url, topic, first, 100) for _ in range(STORM)))
+    await asyncio.gather(*(resume(url, topic, first, 100) for _ in range(clients)))
     return (time.perf_counter() - begin) * 1000
 
 
-async def idle(url: str, pid: int) -> float:
+async def idle(url: str, pid: int, clients: int) -> float:
     """Kilobytes of the gateway for each client that only listens."""
     place = urlsplit(url)
     loop = asyncio.get_running_loop()
     hello = masked(b'{"type":"subscribe","data":{"channels":["quiet"]}}')
     before = resident_kb(pid)
     listeners = []
-    for _ in range(IDLE):
+    for _ in range(clients):
         _, listener = await loop.create_connection(
             lambda: Listener(place.netloc, hello), place.hostname or "", place.port or 0
         )
         await listener.subscribed
         listeners.append(listener)
-    kept = (resident_kb(pid) - before) / IDLE
+    kept = (resident_kb(pid) - before) / clients
     for listener in listeners:
         listener.transport.close()
     return kept
@@ -169,47 +212,65 @@ def on_uvloop(work: Coroutine[None, None, T]) -> T:
         return runner.run(work)
 
 
-def live(kafka: str, directory: Path) -> list[Figure]:
+def live(kafka: str, directory: Path, amounts: Amounts) -> list[Figure]:
     """Records as they come."""
-    full, used = delivered(kafka, directory, FULL_RATE, SUBSCRIBERS)
-    calm, _ = delivered(kafka, directory, LIVE_RATE / CALM_SUBSCRIBERS, CALM_SUBSCRIBERS)
+    full, used = delivered(
+        kafka,
+        directory,
+        rate=amounts.full_rate,
+        subscribers=amounts.subscribers,
+        seconds=amounts.seconds,
+        every=READ_AT_FULL_RATE,
+    )
+    calm, _ = delivered(
+        kafka,
+        directory,
+        rate=amounts.live_rate / amounts.calm_subscribers,
+        subscribers=amounts.calm_subscribers,
+        seconds=amounts.seconds,
+        every=1,
+    )
     return [
         Figure(
-            "gateway.delivered_per_s", full["messages"] / full["seconds"], f"to {SUBSCRIBERS} clients that check each"
+            "gateway.delivered_per_s",
+            full["messages"] / full["seconds"],
+            f"to {amounts.subscribers} clients that check each",
         ),
         Figure("gateway.delivered_per_cpu_s", full["messages"] / used, "by a second of its CPU", floor=600_000),
         Figure(
             "gateway.live_p50_ms",
             calm["p50"],
-            f"written to parsed, {LIVE_RATE:,} deliveries a second to {CALM_SUBSCRIBERS}",
+            f"written to parsed, every record, {amounts.live_rate:,} deliveries a second to {amounts.calm_subscribers}",
         ),
         Figure("gateway.live_p99_ms", calm["p99"], "the same"),
     ]
 
 
-def resumed(kafka: str, directory: Path) -> list[Figure]:
+def resumed(kafka: str, directory: Path, amounts: Amounts) -> list[Figure]:
     """Records that were missed, and clients that only wait."""
     create(kafka, "past")
     # On a busy machine a second does not do.
-    while log_end(kafka, "past") < PAST:
-        produce(kafka, "past", PAST, 1.0)
+    while log_end(kafka, "past") < amounts.past:
+        produce(kafka, "past", amounts.past, 1.0)
     with gateway(kafka, "past", directory) as (url, pid):
         # What it holds in memory came after it began.
         produce(kafka, "past", 2_000, 1.0)
         end = log_end(kafka, "past")
-        warm = on_uvloop(resumes(url, "past", [end - 100] * RESUMES, 100))
-        at_once = on_uvloop(storm(url, "past", end - 100))
+        warm = on_uvloop(resumes(url, "past", [end - 100] * amounts.resumes, 100))
+        at_once = on_uvloop(storm(url, "past", end - 100, amounts.storm))
         # Far from each other, so that none finds what another has read.
-        cold = on_uvloop(resumes(url, "past", range(0, PAST // 2, PAST // 2 // 50), 100))
-        many = on_uvloop(resume(url, "past", PAST // 3, 10_000))
-        kept = on_uvloop(idle(url, pid))
+        cold = on_uvloop(
+            resumes(url, "past", range(0, amounts.past // 2, amounts.past // 2 // amounts.cold_resumes), 100)
+        )
+        many = on_uvloop(resume(url, "past", amounts.past // 3, 10_000))
+        kept = on_uvloop(idle(url, pid, amounts.idle))
     return [
         Figure("gateway.warm_p50_ms", float(np.percentile(warm, 50)), "100 from memory, dial to parsed", ceiling=1.5),
         Figure("gateway.warm_p99_ms", float(np.percentile(warm, 99)), "the same", ceiling=5.0),
         Figure("gateway.cold100_p50_ms", float(np.percentile(cold, 50)), "100 from Kafka"),
         Figure("gateway.cold10k_ms", many, "10,000 from Kafka"),
-        Figure("gateway.kb_per_idle", kept, f"of {IDLE:,} clients", ceiling=50),
-        Figure("gateway.storm500_ms", at_once, f"{STORM} resume 100 at once, until the last has all"),
+        Figure("gateway.kb_per_idle", kept, f"of {amounts.idle:,} clients", ceiling=50),
+        Figure("gateway.storm500_ms", at_once, f"{amounts.storm} resume 100 at once, until the last has all"),
     ]
 
 
@@ -228,10 +289,11 @@ def main() -> None:
         _, _, kafka, topic, rate, seconds = sys.argv
         produce(kafka, topic, float(rate), float(seconds))
         return
+    amounts, is_quick = parse("bench.gateway", Amounts(), QUICK)
     with Stack(["kafka"]) as stack, TemporaryDirectory() as name:
         kafka, directory = stack.kafka[0].address, Path(name)
-        figures = [*live(kafka, directory), *resumed(kafka, directory)]
-    report("The gateway", figures)
+        figures = [*live(kafka, directory, amounts), *resumed(kafka, directory, amounts)]
+    report("The gateway", figures, is_quick=is_quick)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
 """Clients of the gateway for its benchmark, in a process of their own: compiled, so that they are not what is measured.
 
-They go through every frame and see that its number follows the one before; every sixteenth is read as JSON.
+They go through every frame and check that its number follows the one before. One record in `EVERY` is also read as
+JSON, and its latency counts: with 1 every record of every client, with more each client begins with another number, so
+that they do not all read the same records.
 
-`python -m bench.gateway_clients URL COUNT CHANNEL SECONDS`: subscribes them all, prints `ready`, and at the end one
-line of JSON: messages, seconds, and how long after they were written messages came, in milliseconds.
+`python -m bench.gateway_clients URL COUNT CHANNEL SECONDS EVERY`: subscribes them all and prints `ready`, prints
+`flowing` when each has had a record, counts from the next line of its input on, and prints one line of JSON: messages,
+how many of them were read, seconds, and the latency from written to parsed in milliseconds.
 """
 
 import asyncio
@@ -14,6 +17,8 @@ import struct
 import sys
 import time
 from array import array
+from collections.abc import Callable
+from functools import partial
 from urllib.parse import urlsplit
 
 import msgspec
@@ -48,12 +53,14 @@ def masked(text: bytes) -> bytes:
     return head + bytes(4) + text
 
 
-@numba.njit("Tuple((int64, int64, int64, int64))(Array(uint8, 1, 'C', readonly=True), int64, int64)", cache=True)
-def _walk(data: Bytes, at: int, seq: int) -> tuple[int, int, int, int]:
-    """Go through whole frames of records and see that their numbers follow each other.
+@numba.njit(
+    "Tuple((int64, int64, int64, int64))(Array(uint8, 1, 'C', readonly=True), int64, int64, int64, int64)", cache=True
+)
+def _walk(data: Bytes, at: int, seq: int, every: int, phase: int) -> tuple[int, int, int, int]:
+    """Go through whole frames of records and check that their numbers follow each other.
 
-    Stops at every sixteenth record, and at what is none, for the text to be read as a whole: where to go on, the next
-    number, and where that text begins and ends, or -1 where no frame is whole any more.
+    Stops at each record that is to be read as a whole, one in `every`, and at a frame that is no record. Returns where
+    to go on, the next number, and where that text begins and ends, or -1 when no whole frame is left.
     """
     size = len(data)
     while size - at >= 2:
@@ -75,23 +82,26 @@ def _walk(data: Bytes, at: int, seq: int) -> tuple[int, int, int, int]:
             if is_record and data[place] != 32:
                 number = number * 10 + int(data[place]) - 48
         at = end
-        if not is_record or number != seq or seq % 16 == 0:
+        if not is_record or number != seq or (seq + phase) % every == 0:
             return at, seq, begin, end
         seq += 1
     return at, seq, -1, -1
 
 
 class Listener(asyncio.Protocol):
-    """One client."""
+    """One client, which reads one record in `every` as JSON, from number `every - phase` on."""
 
-    def __init__(self, host: str, first: bytes) -> None:
+    def __init__(self, host: str, first: bytes, *, every: int = 16, phase: int = 0) -> None:
         self._host = host
         self._first = first
+        self._every = every
+        self._phase = phase
         self._left = b""
         self._is_open = False
         self._seq = 1
         """The next."""
         self.messages = 0
+        self.is_lost = False
         self.delays = array("d")
         self.told: list[bytes] = []
         self.subscribed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -117,7 +127,7 @@ class Listener(asyncio.Protocol):
         view = np.frombuffer(data, dtype=np.uint8)
         at = 0
         while True:
-            at, seq, begin, end = _walk(view, at, self._seq)
+            at, seq, begin, end = _walk(view, at, self._seq, self._every, self._phase)
             self.messages += seq - self._seq
             self._seq = seq
             if begin < 0:
@@ -142,37 +152,51 @@ class Listener(asyncio.Protocol):
                 self.subscribed.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.is_lost = True
         if not self.subscribed.done():
             self.subscribed.set_exception(ConnectionError(f"closed: {exc}"))
 
 
-async def main(url: str, count: int, channel: str, seconds: float) -> None:
+async def sleep_until(listeners: list[Listener], holds: Callable[[], bool]) -> None:
+    """Wait for a condition while all clients stay connected."""
+    while not holds():
+        if lost := sum(listener.is_lost for listener in listeners):
+            raise AssertionError(f"{lost} of {len(listeners)} clients lost their connection")
+        await asyncio.sleep(0.01)
+
+
+async def main(url: str, count: int, channel: str, seconds: float, every: int) -> None:
     """Listen."""
     place = urlsplit(url)
     loop = asyncio.get_running_loop()
     hello = masked(json.dumps({"type": "subscribe", "data": {"channels": [channel]}}).encode())
     listeners = []
-    for _ in range(count):
+    for number in range(count):
         _, listener = await loop.create_connection(
-            lambda: Listener(place.netloc, hello), place.hostname or "", place.port or 0
+            partial(Listener, place.netloc, hello, every=every, phase=number % every),
+            place.hostname or "",
+            place.port or 0,
         )
         await listener.subscribed
         listeners.append(listener)
     print("ready", flush=True)
+    await sleep_until(listeners, lambda: all(listener.messages for listener in listeners))
+    print("flowing", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     before, begin = sum(listener.messages for listener in listeners), time.perf_counter()
     for listener in listeners:
         del listener.delays[:]
     await asyncio.sleep(seconds)
+    # On an overloaded machine a short trial may end before every client has read something.
+    await sleep_until(listeners, lambda: all(listener.delays for listener in listeners))
     messages = sum(listener.messages for listener in listeners) - before
     took = time.perf_counter() - begin
-    delays = np.concatenate(
-        [np.frombuffer(listener.delays) for listener in listeners if listener.delays] or [np.zeros(1)]
-    )
+    delays = np.concatenate([np.frombuffer(listener.delays) for listener in listeners])
     p50, p99 = (float(value) * 1000 for value in np.percentile(delays, [50, 99]))
-    print(json.dumps({"messages": messages, "seconds": took, "p50": p50, "p99": p99}), flush=True)
+    told = {"messages": messages, "read": len(delays), "seconds": took, "p50": p50, "p99": p99}
+    print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main(sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4])))
+        runner.run(main(sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4]), int(sys.argv[5])))

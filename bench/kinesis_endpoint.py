@@ -1,6 +1,8 @@
 """The stack's Kinesis endpoint alone: records a second and CPU a record, keeping nothing and keeping all, beside moto.
 
 Requests are written beforehand and sent over plain sockets, so that what is measured is the endpoint and not an SDK.
+
+`python -m bench.kinesis_endpoint`, with `--quick` for a smoke run.
 """
 
 import base64
@@ -10,6 +12,7 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
@@ -17,6 +20,7 @@ from urllib.parse import urlsplit
 
 from tests.moto import Moto
 
+from bench.amounts import parse
 from bench.figures import Figure, report
 from bench.process import cpu_seconds
 from strandline.stack import Kinesis
@@ -24,10 +28,19 @@ from strandline.stack import Kinesis
 RECORD_BYTES = 400
 RECORDS_A_REQUEST = 500
 CLIENTS = 2
-REQUESTS = 400
-PEER_REQUESTS = 8
 SHARDS = 4
 STREAM = "bench"
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """How many requests are sent to our endpoint, each time, and to moto's server."""
+
+    requests: int = 400
+    peer_requests: int = 8
+
+
+QUICK = Amounts(requests=20, peer_requests=2)
 
 
 def headers(action: str) -> dict[str, str]:
@@ -87,22 +100,23 @@ def measure(endpoint: str, pid: Callable[[], int], requests: int) -> tuple[float
     return records / elapsed, 1e6 * cpu / records
 
 
-def ours(keep_bytes: int) -> tuple[float, float]:
+def ours(keep_bytes: int, requests: int) -> tuple[float, float]:
     """Our endpoint, started for this."""
     with TemporaryDirectory() as directory:
         kinesis = Kinesis(Path(directory, "kinesis"), keep_bytes=keep_bytes)
         kinesis.start(Event())
         try:
-            return measure(kinesis.endpoint, lambda: kinesis.pid, REQUESTS)
+            return measure(kinesis.endpoint, lambda: kinesis.pid, requests)
         finally:
             kinesis.stop()
 
 
 if __name__ == "__main__":
-    null_per_s, null_us = ours(0)
-    kept_per_s, kept_us = ours(1 << 30)
+    amounts, is_quick = parse("bench.kinesis_endpoint", Amounts(), QUICK)
+    null_per_s, null_us = ours(0, amounts.requests)
+    kept_per_s, kept_us = ours(1 << 30, amounts.requests)
     with Moto() as moto:
-        moto_per_s, moto_us = measure(moto.endpoint, lambda: moto.server.pid, PEER_REQUESTS)
+        moto_per_s, moto_us = measure(moto.endpoint, lambda: moto.server.pid, amounts.peer_requests)
     report(
         f"The Kinesis endpoint: {RECORDS_A_REQUEST} records of {RECORD_BYTES} bytes a request, {CLIENTS} connections",
         [
@@ -114,4 +128,5 @@ if __name__ == "__main__":
             Figure("kinesis.moto_cpu_us_per_record", moto_us, "CPU of moto's process"),
             Figure("kinesis.kept_vs_moto", kept_per_s / moto_per_s, "how many times faster, both keeping all"),
         ],
+        is_quick=is_quick,
     )

@@ -3,23 +3,25 @@
 Each peer is read as it comes and tuned (see `TUNED` of the reader), as the first is what most have and the second is
 what it does when it need not wait: a claim that we are faster has to hold for both.
 
-`python -m bench.ordered`, with `--records 200000 --rounds 1` for a quick trial and `--peers` to leave some out.
+`python -m bench.ordered`, with `--quick` for a smoke run and `--peers` to leave some out; kafkars is skipped where
+it is not installed.
 """
 
-import argparse
 import json
 import random
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 
 import numpy as np
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from tests.topics import create_topics
 
+from bench.amounts import parse
 from bench.figures import Figure, report
 from bench.ordered_reader import Reading
 from strandline.stack import Stack
@@ -39,6 +41,19 @@ FLOORS = {"kafkars": 10.0, "confluent": 6.0}
 """How many times as fast we have to be as a peer as it comes."""
 LIMIT_S = 60.0
 """A reading that takes longer is cut, and its speed is that of the rows read by then."""
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """How much is read, how often and by which."""
+
+    records: int = field(default=2_000_000, metadata={"help": "of the events; a tenth as many of 1 KB"})
+    rounds: int = 3
+    batch_sizes: int = field(default=5, metadata={"help": "how many of a peer's batch sizes the first round tries"})
+    peers: tuple[str, ...] = field(default=tuple(BATCH_SIZES), metadata={"choices": BATCH_SIZES})
+
+
+QUICK = Amounts(records=20_000, rounds=1, batch_sizes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +95,9 @@ def places(rows: int) -> Iterator[tuple[int, int]]:
 def fill(address: str, log: Log) -> None:
     """Write the log and make sure that the broker has every record once."""
     begin = time.perf_counter()
-    admin = AdminClient({"bootstrap.servers": address})
     # The times are of years ago: the broker would soon delete the records for their age.
     topic = NewTopic(log.topic, PARTITIONS, 1, config={"retention.ms": "-1"})
-    admin.create_topics([topic])[log.topic].result()
+    create_topics({"bootstrap.servers": address}, topic)
     settings: dict[str, str | int | float | bool] = {
         "bootstrap.servers": address,
         "enable.idempotence": True,
@@ -134,14 +148,22 @@ def read(peer: str, batch_size: int, address: str, log: Log) -> Reading:
     return reading
 
 
-def compare(peers: Sequence[str], rounds: int, address: str, log: Log) -> dict[str, list[Reading]]:
+def compare(peers: Sequence[str], amounts: Amounts, address: str, log: Log) -> dict[str, list[Reading]]:
     """All readings of a log, the peers in turn in each round."""
     readings: dict[str, list[Reading]] = {peer: [] for peer in peers}
-    for _ in range(rounds):
+    for _ in range(amounts.rounds):
         for peer, done in readings.items():
-            sizes = [best(done).batch_size] if done else BATCH_SIZES[peer]
+            sizes = [best(done).batch_size] if done else BATCH_SIZES[peer][: amounts.batch_sizes]
             done += [read(peer, size, address, log) for size in sizes]
     return readings
+
+
+def installed(peers: Sequence[str]) -> list[str]:
+    """The peers without those whose library is missing."""
+    if find_spec("kafkars") is not None:
+        return list(peers)
+    progress("kafkars is not installed: it is skipped")
+    return [peer for peer in peers if not peer.startswith("kafkars")]
 
 
 def best(readings: Sequence[Reading]) -> Reading:
@@ -173,7 +195,9 @@ def our_figures(events: Sequence[Reading], blobs: Sequence[Reading]) -> Iterator
     soonest = min(reading.first_batch_s for reading in events)
     peak = max(events, key=lambda reading: reading.peak_mb)
     yield Figure("ordered.rows_per_s", best(events).rows_per_s, "100-byte events, lz4, in order, as Arrow batches")
-    yield Figure("ordered.inversions", disorder, "rows given after a later one, most of any run", ceiling=0)
+    yield Figure(
+        "ordered.inversions", disorder, "rows given after a later one, most of any run", ceiling=0, is_exact=True
+    )
     yield Figure("ordered.first_batch_ms", soonest * 1000, "from the first call, best run")
     yield Figure("ordered.peak_mb", peak.peak_mb, f"most of any run, {peak.growth_mb:.0f} of it while reading")
 
@@ -189,11 +213,8 @@ def peer_figures(peer: str, events: Sequence[Reading]) -> Iterator[Figure]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m bench.ordered")
-    parser.add_argument("--records", type=int, default=2_000_000, help="of the events; a tenth as many of 1 KB")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--peers", nargs="+", choices=BATCH_SIZES, default=list(BATCH_SIZES))
-    chosen = parser.parse_args()
+    chosen, is_quick = parse("bench.ordered", Amounts(), QUICK)
+    peers = installed(chosen.peers)
     events = Log("events", chosen.records, "lz4", event)
     blobs = Log("random1k", chosen.records // 10, "none", random_kilobyte)
     with Stack(["kafka"]) as stack:
@@ -201,9 +222,10 @@ if __name__ == "__main__":
         readings = []
         for log in (events, blobs):
             fill(address, log)
-            readings.append(compare(chosen.peers, chosen.rounds, address, log))
+            readings.append(compare(peers, chosen, address, log))
     report(
         f"{events.rows:,} events and {blobs.rows:,} random kilobytes in {PARTITIONS} partitions, from the first to the"
         f" last, best of {chosen.rounds}",
         list(figures(*readings)),
+        is_quick=is_quick,
     )

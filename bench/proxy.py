@@ -4,9 +4,10 @@ With librdkafka in processes of their own, 1 KB a record, acks=1, four partition
 the proxy change places from pair to pair, and the middle of the ratios counts. The brokers' logs are in memory where
 there is room, and what was written is gone before the next run: else a disk that cannot follow decides from the second
 gigabyte on, or memory that was never used before, which takes a broker twice as long to write to.
+
+`python -m bench.proxy`, with `--quick` for a smoke run.
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,26 +30,43 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 from kio.schema.metadata.v12.request import MetadataRequest
+from tests.proxy.support import free_ports
+from tests.topics import create_topics
 
+from bench.amounts import parse
 from bench.figures import Figure, report
 from bench.process import cpu_seconds
 from strandline.stack import Stack
 from strandline.wire.kafka_frames import encode_request
 
-RECORDS = 1_000_000
 SIZE = 1024
 PARTITIONS = 4
-PAIRS = 13
-CALM_PAIRS = 5
 CALM_RATE = 1_000
-CALM_S = 10.0
-TOPICS = 100
 TOPIC_PARTITIONS = 12
-ASKED = 300
+BROKER_PORTS = 10
+READ_AT_ONCE = 20_000
 TOPIC = "bench"
 IN_MEMORY = Path("/dev/shm")  # noqa: S108  (a name of its own is made in it)
 ROOM = 8 << 30
 DELETED_WITHIN_S = 90.0
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """How much goes each way, and how often."""
+
+    records: int = 1_000_000
+    """More than 20,000: a reader's first piece, which does not count, is as large."""
+    pairs: int = 13
+    calm_pairs: int = 5
+    calm_s: float = 10.0
+    topics: int = 100
+    """Of each cluster, for Metadata."""
+    asked: int = 300
+    """How often Metadata is asked for."""
+
+
+QUICK = Amounts(records=50_000, pairs=1, calm_pairs=1, calm_s=0.5, topics=5, asked=10)
 
 
 def produce(kafka: str, topic: str, records: int) -> float:
@@ -78,16 +97,16 @@ def consume(kafka: str, topic: str, records: int) -> float:
     consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
     first = 0
     while not first:
-        first = len(consumer.consume(20_000, 1.0))
+        first = len(consumer.consume(READ_AT_ONCE, 1.0))
     seen, begin = first, time.perf_counter()
     while seen < records:
-        seen += len(consumer.consume(20_000, 1.0))
+        seen += len(consumer.consume(READ_AT_ONCE, 1.0))
     took = time.perf_counter() - begin
     consumer.close()
     return (records - first) / took
 
 
-def calm(kafka: str, topic: str) -> list[float]:
+def calm(kafka: str, topic: str, seconds: float) -> list[float]:
     """Milliseconds from a record to its acknowledgement, at a rate that is no trouble."""
     producer = Producer({"bootstrap.servers": kafka, "acks": 1, "linger.ms": 0})
     took: list[float] = []
@@ -97,7 +116,7 @@ def calm(kafka: str, topic: str) -> list[float]:
 
     begin, written = time.perf_counter(), 0
     value = os.urandom(SIZE)
-    while (elapsed := time.perf_counter() - begin) < CALM_S:
+    while (elapsed := time.perf_counter() - begin) < seconds:
         while written < elapsed * CALM_RATE:
             producer.produce(topic, value, on_delivery=partial(acknowledged, time.perf_counter()))
             written += 1
@@ -115,10 +134,9 @@ def by_itself(what: str, *arguments: str) -> str:
 @contextmanager
 def proxy(clusters: dict[str, str], directory: Path) -> Iterator[tuple[str, int]]:
     """A proxy as a process; where it is, and its id."""
-    # Between those of the embedded servers and those that Linux takes for outgoing connections.
-    port = 32_100
+    port = free_ports(1 + BROKER_PORTS)
     content = {
-        "listen": {"bootstrap_port": port, "first_broker_port": port + 10, "ports": 10},
+        "listen": {"bootstrap_port": port, "first_broker_port": port + 1, "ports": BROKER_PORTS},
         "clusters": {name: {"bootstrap": address} for name, address in clusters.items()},
         "routes": {"topics": [{"match": f"{name}.*", "cluster": name} for name in clusters]},
     }
@@ -153,19 +171,19 @@ def delete(admin: AdminClient, topic: str, logs: Path) -> None:
         time.sleep(0.1)
 
 
-def paired(what: str, places: tuple[str, str], pid: int, records: int, logs: Path) -> tuple[float, float]:
+def paired(what: str, places: tuple[str, str], pid: int, amounts: Amounts, logs: Path) -> tuple[float, float]:
     """The ratio of the proxy's rate to the direct one, and the proxy's CPU seconds for a million records."""
     ratios, used = [], []
     direct, proxied = places
     admin = AdminClient({"bootstrap.servers": direct})
-    for number in range(PAIRS):
+    for number in range(amounts.pairs):
         rates = {}
         for place in (direct, proxied) if number % 2 else (proxied, direct):
             topic = f"{TOPIC}-{number}-{'direct' if place == direct else 'proxied'}" if what == "produce" else TOPIC
             before = cpu_seconds(pid)
-            rates[place] = float(by_itself(what, place, topic, str(records)))
+            rates[place] = float(by_itself(what, place, topic, str(amounts.records)))
             if place == proxied:
-                used.append((cpu_seconds(pid) - before) * 1_000_000 / records)
+                used.append((cpu_seconds(pid) - before) * 1_000_000 / amounts.records)
             if topic != TOPIC:
                 delete(admin, topic, logs)
         ratios.append(rates[proxied] / rates[direct])
@@ -174,13 +192,13 @@ def paired(what: str, places: tuple[str, str], pid: int, records: int, logs: Pat
     return statistics.median(ratios), statistics.median(used)
 
 
-def added_ms(direct: str, proxied: str) -> tuple[float, float]:
+def added_ms(direct: str, proxied: str, amounts: Amounts) -> tuple[float, float]:
     """What the proxy adds to the middle time of an acknowledgement and to that of the slowest in a hundred."""
     found = []
-    for number in range(CALM_PAIRS):
+    for number in range(amounts.calm_pairs):
         took = {}
         for place in (direct, proxied) if number % 2 else (proxied, direct):
-            took[place] = np.percentile(json.loads(by_itself("calm", place, "calm")), [50, 99])
+            took[place] = np.percentile(json.loads(by_itself("calm", place, "calm", str(amounts.calm_s))), [50, 99])
         shown = ", ".join(f"{took[direct][n]:.2f} and {took[proxied][n]:.2f} ms" for n in (0, 1))
         print(f"  calm: direct and through the proxy, p50 and p99: {shown}", file=sys.stderr, flush=True)
         found.append(took[proxied] - took[direct])
@@ -199,7 +217,7 @@ def received(connection: socket.socket) -> bytes:
     return found
 
 
-def metadata_ms(address: str, topics: int) -> float:
+def metadata_ms(address: str, topics: int, asked: int) -> float:
     """The middle time of Metadata of all topics over a connection that is open."""
     host, port = address.split(":")
     request = MetadataRequest(topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
@@ -207,7 +225,7 @@ def metadata_ms(address: str, topics: int) -> float:
     took = []
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for _ in range(ASKED):
+        for _ in range(asked):
             begin = time.perf_counter()
             connection.sendall(frame)
             if len(received(connection)) < topics * TOPIC_PARTITIONS * 20:
@@ -218,16 +236,12 @@ def metadata_ms(address: str, topics: int) -> float:
 
 def create(kafka: str, names: list[str], partitions: int) -> None:
     """Topics."""
-    admin = AdminClient({"bootstrap.servers": kafka})
-    for made in admin.create_topics([NewTopic(name, partitions, 1) for name in names]).values():
-        made.result(120)
+    create_topics({"bootstrap.servers": kafka}, *(NewTopic(name, partitions, 1) for name in names))
 
 
 def main() -> None:
     """All figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=RECORDS)
-    records = parser.parse_args().records
+    amounts, is_quick = parse("bench.proxy", Amounts(), QUICK)
     place = IN_MEMORY if IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > ROOM else None
     with (
         TemporaryDirectory(prefix="strandline-bench-", dir=place) as made,
@@ -236,27 +250,31 @@ def main() -> None:
         names = ("one", "two", "three")
         addresses = {name: cluster.address for name, cluster in zip(names, stack.kafka, strict=True)}
         direct = addresses["one"]
-        runs = [f"{TOPIC}-{n}-{way}" for n in range(PAIRS) for way in ("direct", "proxied")]
+        runs = [f"{TOPIC}-{n}-{way}" for n in range(amounts.pairs) for way in ("direct", "proxied")]
         delete_at_once(direct)
         create(direct, [TOPIC, "calm", *runs], PARTITIONS)
         for name, address in addresses.items():
-            create(address, [f"{name}.{number}" for number in range(TOPICS)], TOPIC_PARTITIONS)
+            create(address, [f"{name}.{number}" for number in range(amounts.topics)], TOPIC_PARTITIONS)
         with proxy(addresses, Path(made)) as (through, pid):
-            by_itself("produce", direct, TOPIC, str(records))
-            fetch_ratio, fetch_cpu = paired("consume", (direct, through), pid, records, Path(made))
-            produce_ratio, produce_cpu = paired("produce", (direct, through), pid, records, Path(made))
-            added = added_ms(direct, through)
-            asked = metadata_ms(through, TOPICS * len(names))
+            by_itself("produce", direct, TOPIC, str(amounts.records))
+            fetch_ratio, fetch_cpu = paired("consume", (direct, through), pid, amounts, Path(made))
+            produce_ratio, produce_cpu = paired("produce", (direct, through), pid, amounts, Path(made))
+            added = added_ms(direct, through, amounts)
+            asked = metadata_ms(through, amounts.topics * len(names), amounts.asked)
     figures = [
-        Figure("proxy.produce_ratio", produce_ratio, f"{records:,} records of 1 KB written, x direct", floor=0.9),
+        Figure(
+            "proxy.produce_ratio", produce_ratio, f"{amounts.records:,} records of 1 KB written, x direct", floor=0.9
+        ),
         Figure("proxy.fetch_ratio", fetch_ratio, "the same read, x direct", floor=0.8),
         Figure("proxy.produce_cpu_s_per_m", produce_cpu, "s of the proxy's CPU a million written", ceiling=1.5),
         Figure("proxy.fetch_cpu_s_per_m", fetch_cpu, "s of the proxy's CPU a million read", ceiling=1.5),
         Figure("proxy.added_p50_ms", added[0], f"to an acknowledgement at {CALM_RATE:,} records/s"),
         Figure("proxy.added_p99_ms", added[1], "the same"),
-        Figure("proxy.metadata_ms", asked, f"Metadata of 3 x {TOPICS} topics x {TOPIC_PARTITIONS}", ceiling=1.0),
+        Figure(
+            "proxy.metadata_ms", asked, f"Metadata of 3 x {amounts.topics} topics x {TOPIC_PARTITIONS}", ceiling=1.0
+        ),
     ]
-    report("The proxy", figures)
+    report("The proxy", figures, is_quick=is_quick)
 
 
 if __name__ == "__main__":
@@ -265,7 +283,7 @@ if __name__ == "__main__":
             print(produce(kafka, topic, int(count)))
         case ["consume", kafka, topic, count]:
             print(consume(kafka, topic, int(count)))
-        case ["calm", kafka, topic]:
-            print(json.dumps(calm(kafka, topic)))
+        case ["calm", kafka, topic, seconds]:
+            print(json.dumps(calm(kafka, topic, float(seconds))))
         case _:
             main()

@@ -6,10 +6,9 @@ Throughput: as fast as the target answers, beside `wrk` on the same target where
 capture ten times as long; the short one is long enough to fill what is read ahead, else it would measure nothing.
 Capture: what it adds to a request, as `bench.capture` has it.
 
-`python -m bench.replay`, with `--seconds 5 --rounds 1 --requests 20000` for a quick trial.
+`python -m bench.replay`, with `--quick` for a smoke run.
 """
 
-import argparse
 import itertools
 import os
 import shutil
@@ -19,16 +18,17 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from tests.topics import create_topics
 
 from bench import capture
+from bench.amounts import parse
 from bench.figures import Figure, report
 from bench.ordered import progress
 from strandline.compiled import is_used
@@ -40,9 +40,28 @@ from strandline.wire.traffic import Recording
 PARTITIONS = 4
 CONNECTIONS = 64
 SOURCE = 1_780_000_000_000_000_000
-HEAD_START_S = 6.0
-SETTLE_S = 120.0
+VS_BARE = 0.14
+"""The floor of the share that a compiled replay has of the rate of a bare loop in the same run."""
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """How much is replayed, for how long and how often."""
+
+    seconds: float = 20.0
+    """At each rate, for the lateness."""
+    rounds: int = 3
+    requests: int = 1_000_000
+    """As fast as the target answers."""
+    head_start_s: float = 6.0
+    """From the start of a replay to the time at which its first request is due."""
+    capture_s: float = capture.Amounts().seconds
+    wrk_s: int = 5
+    only: str = field(default="all", metadata={"choices": ["all", "fidelity", "throughput", "capture"]})
+
+
+QUICK = Amounts(seconds=0.5, rounds=1, requests=5_000, head_start_s=2.0, capture_s=capture.QUICK.seconds, wrk_s=1)
 
 
 @dataclass(frozen=True)
@@ -67,8 +86,7 @@ def times(rate: float, seconds: float, *, poisson: bool) -> np.ndarray:
 
 def fill(address: str, topic: str, due: Sequence[int]) -> None:
     """Capture requests of many connections, in turn, and close all of them at the end."""
-    admin = AdminClient({"bootstrap.servers": address})
-    admin.create_topics([NewTopic(topic, PARTITIONS, config={"retention.ms": "-1"})])[topic].result(30)
+    create_topics({"bootstrap.servers": address}, NewTopic(topic, PARTITIONS, config={"retention.ms": "-1"}))
     # One request at a time: one that is repeated on a topic just made would else come behind the next.
     settings = {"bootstrap.servers": address, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000}
     producer = Producer({**settings, **SAFE})
@@ -184,42 +202,49 @@ def judge(log: Path, due: np.ndarray, wall: int, what: str) -> Fidelity:
     return result
 
 
-def beginning() -> int:
+def beginning(head_start_s: float) -> int:
     """When the first request is due, on the wall."""
-    return (time.time_ns() // 1000) * 1000 + int(HEAD_START_S * 1e9)
+    return (time.time_ns() // 1000) * 1000 + int(head_start_s * 1e9)
 
 
-def replayed(address: str, directory: Path, topic: str, due: np.ndarray, what: str) -> Fidelity:
+def replayed(address: str, directory: Path, topic: str, due: np.ndarray, what: str, *, head_start_s: float) -> Fidelity:
     """How late the requests of a topic come when they are replayed."""
     with target(directory) as (port, log, _):
-        wall = beginning()
+        wall = beginning(head_start_s)
         replay(address, topic, port, "--start-at", f"{iso(SOURCE)}@{iso(wall)}")
     return judge(log, due, wall, what)
 
 
-def bare(directory: Path, due: np.ndarray, what: str) -> Fidelity:
+def bare(directory: Path, due: np.ndarray, what: str, *, head_start_s: float) -> Fidelity:
     """How late the same requests come from a loop that does nothing else."""
     file = directory / "due"
     due.tofile(file)
     with target(directory) as (port, log, _):
-        wall = beginning()
+        wall = beginning(head_start_s)
         subprocess.run([sys.executable, "-m", "bench.replay_bare", str(port), str(file), str(wall)], check=True)
     return judge(log, due, wall, what)
 
 
-def fidelity(address: str, directory: Path, seconds: float, rounds: int) -> Iterator[Figure]:
-    """Each rate several times in turns, and the best round of each: a stall of the machine is not the replay's."""
+def fidelity(address: str, directory: Path, amounts: Amounts) -> Iterator[Figure]:
+    """Each rate several times in turns.
+
+    Lateness is that of the best round of each rate: a stall of the machine is not the replay's. Drift and order are
+    the worst of all rounds.
+    """
+    head_start_s = amounts.head_start_s
     rates = list(itertools.product((200.0, 2000.0), (False, True)))
     names = {rate: f"{rate[0]:g}_{'poisson' if rate[1] else 'fixed'}" for rate in rates}
-    dues = {rate: times(rate[0], seconds, poisson=rate[1]) for rate in rates}
+    dues = {rate: times(rate[0], amounts.seconds, poisson=rate[1]) for rate in rates}
     for rate in rates:
         fill(address, f"fidelity-{names[rate]}", dues[rate].tolist())
     runs: dict[str, list[Fidelity]] = {name: [] for name in [*names.values(), "bare"]}
-    for turn in range(1, rounds + 1):
+    for turn in range(1, amounts.rounds + 1):
         for rate, name in names.items():
             what = f"round {turn}: {name.replace('_', '/s ')}"
-            runs[name].append(replayed(address, directory, f"fidelity-{name}", dues[rate], what))
-        runs["bare"].append(bare(directory, dues[2000.0, True], f"round {turn}: a bare loop, 2000/s poisson"))
+            topic = f"fidelity-{name}"
+            runs[name].append(replayed(address, directory, topic, dues[rate], what, head_start_s=head_start_s))
+        what = f"round {turn}: a bare loop, 2000/s poisson"
+        runs["bare"].append(bare(directory, dues[2000.0, True], what, head_start_s=head_start_s))
     best = {name: min(found, key=lambda run: run.p99_ms) for name, found in runs.items()}
     for name in names.values():
         what = name.replace("_", "/s, ")
@@ -227,14 +252,15 @@ def fidelity(address: str, directory: Path, seconds: float, rounds: int) -> Iter
         yield Figure(f"replay.late_p99_ms_{name}", best[name].p99_ms, f"the same, p99, {what}", ceiling=5)
     main, limit = best["2000_poisson"], best["bare"]
     replays = [run for name in names.values() for run in runs[name]]
-    worst = max((best[name] for name in names.values()), key=lambda run: abs(run.drift_ms))
+    drift = max((run.drift_ms for run in replays), key=abs)
     yield Figure("replay.bare_p50_ms", limit.p50_ms, "the limit here: a loop that only sends, 2,000/s Poisson")
     yield Figure("replay.bare_p99_ms", limit.p99_ms, "the same, p99")
     yield Figure("replay.late_p50_ms", main.p50_ms, "late by, median, 2,000/s Poisson", ceiling=1)
     yield Figure("replay.late_p99_ms", main.p99_ms, "the same, p99", ceiling=5)
-    yield Figure("replay.drift_ms", worst.drift_ms, "last tenth against first, the worst", floor=-1, ceiling=1)
+    yield Figure("replay.drift_ms", drift, "last tenth against first, the worst of all rounds", floor=-1, ceiling=1)
     violations = sum(run.violations for run in replays)
-    yield Figure("replay.order_violations", violations, "requests before an earlier one, in all rounds", ceiling=0)
+    what = "requests before an earlier one, in all rounds"
+    yield Figure("replay.order_violations", violations, what, ceiling=0, is_exact=True)
 
 
 @dataclass(frozen=True)
@@ -267,7 +293,7 @@ def bare_speed(directory: Path, requests: int) -> float:
     return rate
 
 
-def wrk(directory: Path, seconds: int = 5) -> float | None:
+def wrk(directory: Path, seconds: int) -> float | None:
     """What wrk gets out of the same target."""
     command = shutil.which("wrk")
     if command is None:
@@ -284,25 +310,26 @@ def wrk(directory: Path, seconds: int = 5) -> float | None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m bench.replay")
-    parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=1_000_000)
-    parser.add_argument("--only", choices=["fidelity", "throughput", "capture"])
-    chosen = parser.parse_args()
+    chosen, is_quick = parse("bench.replay", Amounts(), QUICK)
     figures: list[Figure] = []
     with Stack(["kafka"]) as stack, tempfile.TemporaryDirectory(prefix="strandline-bench-") as made:
         address, directory = stack.kafka[0].address, Path(made)
-        if chosen.only in {None, "fidelity"}:
-            figures += fidelity(address, directory, chosen.seconds, chosen.rounds)
-        if chosen.only in {None, "throughput"}:
-            peer = wrk(directory)
+        if chosen.only in {"all", "fidelity"}:
+            figures += fidelity(address, directory, chosen)
+        if chosen.only in {"all", "throughput"}:
+            peer = wrk(directory, chosen.wrk_s)
             limit = bare_speed(directory, chosen.requests)
             small = throughput(address, directory, chosen.requests // 10)
             large = throughput(address, directory, chosen.requests)
             figures += [
                 Figure("replay.max_rps", large.rps, "requests/s as fast as the target answers; aim: 12,000"),
                 Figure("replay.bare_rps", limit, "the limit here: a loop that only sends and is answered"),
+                Figure(
+                    "replay.vs_bare",
+                    large.rps / limit,
+                    "times the bare loop's requests/s; floor where compiled",
+                    floor=VS_BARE if is_used() else None,
+                ),
                 Figure("replay.cpu_us", large.cpu_us, "CPU of the replay for each request, µs"),
                 Figure(
                     "replay.memory_growth",
@@ -313,8 +340,12 @@ if __name__ == "__main__":
             ]
             if peer is not None:
                 figures.append(Figure("replay.vs_wrk", large.rps / peer, "times wrk's requests/s"))
-        if chosen.only in {None, "capture"}:
-            figures += capture.measured(address, capture.SECONDS, chosen.rounds)
+        if chosen.only in {"all", "capture"}:
+            figures += capture.measured(address, capture.Amounts(chosen.capture_s, chosen.rounds))
     load = os.getloadavg()[0]
     form = "compiled" if is_used() else "not compiled"
-    report(f"Replay, {form}, onto a target on the same two cores, and capture (load {load:.1f})", figures)
+    report(
+        f"Replay, {form}, onto a target on the same two cores, and capture (load {load:.1f})",
+        figures,
+        is_quick=is_quick,
+    )

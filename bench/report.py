@@ -3,10 +3,9 @@
 The exchanges are of eight endpoints, about 1.6 kB each; two fields and a header are drawn anew for each answer, one
 field in a hundred answers of one endpoint is renamed, and one endpoint is slower. The report must find just that.
 
-`python -m bench.report`, with `--exchanges 50000` for a quick trial.
+`python -m bench.report`, with `--quick` for a smoke run.
 """
 
-import argparse
 import os
 import random
 import subprocess
@@ -15,13 +14,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from tests.topics import create_topics
 
+from bench.amounts import parse
 from bench.figures import Figure, report
 from strandline.replay.encoding import encode_result
 from strandline.replay.results import Attempt, Message, Outcome
@@ -41,6 +42,16 @@ TIMEOUT_S = 3_600
 WORDS = "the mark that the tide leaves is how far the water has safely come and nothing below it is lost "
 # In the place of these a record has its own.
 OFFSET, TIME, TOOK, CONNECTION = 313_131_313_131, 1_777_777_777_777_777, 1_888_888_888_888_888, "connection-name"
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """How much is reported on."""
+
+    exchanges: int = 1_000_000
+
+
+QUICK = Amounts(exchanges=10_000)
 
 
 def answer(item: dict[str, object], mark: str) -> Message:
@@ -106,8 +117,7 @@ def results(count: int) -> Iterator[bytes]:
 
 def fill(address: str, count: int) -> None:
     """Write the results to their topic."""
-    admin = AdminClient({"bootstrap.servers": address})  # cancels what it was asked for when it is collected
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(60)
+    create_topics({"bootstrap.servers": address}, NewTopic(TOPIC, PARTITIONS))
     producer = Producer({"bootstrap.servers": address, "linger.ms": 20, "compression.type": "lz4"})
     for number, record in enumerate(results(count)):
         while True:
@@ -191,8 +201,9 @@ def figures(count: int) -> list[Figure]:
     with Stack(["kafka"]) as stack, tempfile.TemporaryDirectory() as directory:
         fill(stack.kafka[0].address, count)
         seconds, processor, peak_mb, summary = measure(stack.kafka[0].address, Path(directory) / "report")
+    right = float(is_right(summary, count))
     return [
-        Figure("report.right", float(is_right(summary, count)), "1 when just what was planted is found", floor=1),
+        Figure("report.right", right, "1 when just what was planted is found", floor=1, is_exact=True),
         Figure("report.cpu_seconds", processor, "of processor time, JVM and Python together"),
         Figure("report.seconds", seconds, "from the command's start to its end", ceiling=CEILING_S),
         Figure("report.peak_mb", peak_mb, "of all its processes together", ceiling=CEILING_MB),
@@ -200,8 +211,6 @@ def figures(count: int) -> list[Figure]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m bench.report")
-    parser.add_argument("--exchanges", type=int, default=1_000_000)
-    chosen = parser.parse_args()
+    chosen, is_quick = parse("bench.report", Amounts(), QUICK)
     found = figures(chosen.exchanges)
-    report(f"{chosen.exchanges:,} exchanges, 2 cores (load {os.getloadavg()[0]:.1f})", found)
+    report(f"{chosen.exchanges:,} exchanges, 2 cores (load {os.getloadavg()[0]:.1f})", found, is_quick=is_quick)

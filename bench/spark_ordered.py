@@ -5,13 +5,13 @@ Beside it, in the same session, the limit: a source that gives batches of the sa
 The ceilings, 1.4 s and 3.6 s, were set where the limit took 0.7 s and 3.0 s. Where the limit is slower than that in a
 run, because the machine is or because others use it too, the ceilings rise as much as the limit has; they never fall.
 
-`python -m bench.spark_ordered`, with `--records 200000 --rounds 2` for a quick trial.
+`python -m bench.spark_ordered`, with `--quick` for a smoke run.
 """
 
-import argparse
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from bench.amounts import parse
 from bench.figures import Figure, report
 from bench.ordered import Log, event, fill, progress
 from strandline.spark import register, session
@@ -31,6 +32,18 @@ CEILINGS_S = {False: 1.4, True: 3.6}
 """Without and with `mapInArrow`, where the limit takes no longer than LIMITS_S."""
 LIMITS_S = {False: 0.7, True: 3.0}
 BATCH_ROWS = 100_000
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """How much is read, and how often."""
+
+    records: int = 2_000_000
+    rounds: int = 5
+    slices: int = CORES
+
+
+QUICK = Amounts(records=20_000, rounds=1)
 
 
 class Synthetic(DataSource):
@@ -110,11 +123,7 @@ def ratio(best: dict[tuple[str, bool], float], *, by_arrow: bool) -> float:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m bench.spark_ordered")
-    parser.add_argument("--records", type=int, default=2_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--slices", type=int, default=CORES)
-    chosen = parser.parse_args()
+    chosen, is_quick = parse("bench.spark_ordered", Amounts(), QUICK)
     with Stack(["kafka"]) as stack:
         address = stack.kafka[0].address
         fill(address, Log("events", chosen.records, "lz4", event))
@@ -129,16 +138,16 @@ if __name__ == "__main__":
                     took = seconds(frame, by_arrow=by_arrow)
                     best[name, by_arrow] = min(took, best.get((name, by_arrow), took))
                     progress(f"round {round_ + 1}: {name}, {'mapInArrow' if by_arrow else 'noop'}: {took:.2f} s")
-        quick = frames(spark, address, chosen.records, chosen.slices)["ours"]
-        if quick.count() != chosen.records:
+        ours = frames(spark, address, chosen.records, chosen.slices)["ours"]
+        if ours.count() != chosen.records:
             raise AssertionError("rows are missing")
-        ordered = is_in_order(quick)
+        ordered = is_in_order(ours)
         spark.stop()
     load = os.getloadavg()[0]
     report(
         f"{chosen.records:,} rows on Spark, {CORES} cores (load {load:.1f}), in order, best of {chosen.rounds}",
         [
-            Figure("spark_ordered.in_order", float(ordered), "1 when the rows come in order", floor=1),
+            Figure("spark_ordered.in_order", float(ordered), "1 when the rows come in order", floor=1, is_exact=True),
             Figure("spark_ordered.limit_noop_s", best["limit", False], "a source without Kafka, into noop"),
             Figure("spark_ordered.limit_arrow_s", best["limit", True], "the same through mapInArrow"),
             Figure("spark_ordered.noop_vs_limit", ratio(best, by_arrow=False), "times the limit, into noop"),
@@ -156,4 +165,5 @@ if __name__ == "__main__":
                 ceiling=ceiling(best, by_arrow=True),
             ),
         ],
+        is_quick=is_quick,
     )

@@ -3,22 +3,23 @@
 A small shop: a dozen endpoints, some slow, some that fail, over many connections. The batch is also written as Parquet
 and asked in plain SQL, which is what docs/traffic.md shows.
 
-`python -m bench.traffic`, with `--transactions 20000` for a quick trial.
+`python -m bench.traffic`, with `--quick` for a smoke run.
 """
 
-import argparse
 import os
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import DataFrame, SparkSession
+from tests.topics import create_topics
 
+from bench.amounts import parse
 from bench.figures import Figure, report
 from bench.ordered import progress
 from strandline.spark import http_traffic, session
@@ -33,6 +34,17 @@ BEGIN = 1_780_000_000_000_000_000
 RATE = 2_000
 """Requests a second at the source."""
 TOPIC = "traffic"
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """How much is read, and in how many epochs as a stream: 2 or more, as the first does not count."""
+
+    transactions: int = 1_000_000
+    epochs: int = 5
+
+
+QUICK = Amounts(transactions=4_000, epochs=2)
 
 # The endpoint, its share of all requests, its usual time in milliseconds, how many of a thousand fail.
 ENDPOINTS = [
@@ -98,8 +110,7 @@ def exchanges(count: int) -> Iterator[tuple[int, bytes, bytes, int]]:
 
 def fill(address: str, count: int) -> None:
     """Capture that, a record for each exchange, connections in turn, all closed at the end."""
-    admin = AdminClient({"bootstrap.servers": address})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, config={"retention.ms": "-1"})])[TOPIC].result(30)
+    create_topics({"bootstrap.servers": address}, NewTopic(TOPIC, PARTITIONS, config={"retention.ms": "-1"}))
     producer = Producer(
         {
             "bootstrap.servers": address,
@@ -170,10 +181,7 @@ def ask(spark: SparkSession, frame: DataFrame, directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m bench.traffic")
-    parser.add_argument("--transactions", type=int, default=1_000_000)
-    parser.add_argument("--epochs", type=int, default=5)
-    chosen = parser.parse_args()
+    chosen, is_quick = parse("bench.traffic", Amounts(), QUICK)
     with Stack(["kafka"]) as stack, tempfile.TemporaryDirectory() as scratch:
         address = stack.kafka[0].address
         fill(address, chosen.transactions)
@@ -205,4 +213,5 @@ if __name__ == "__main__":
                 "the same as a stream, without its first epoch",
             ),
         ],
+        is_quick=is_quick,
     )

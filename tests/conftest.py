@@ -31,9 +31,23 @@ SHARED = {
 }
 
 
+# Fixtures that start a server or a browser, and folders where most tests start one by themselves. Any other test that
+# starts one has the mark `server`.
+STARTS_A_SERVER = {
+    *("chromium", "cluster", "clusters", "either", "fragile", "guarded", "kafka", "kinesis", "moto", "pair"),
+    *("postgres", "postgres16", "secure_kafka", "session", "spark", "three"),
+}
+FOLDERS_WITH_SERVERS = {"demo", "stack"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, so that all processes of a run end together."""
+    """Mark the tests that need a server; the longest files first, so that all processes of a run end together."""
     items.sort(key=lambda item: item.path.parent.name not in {"spark", "demo", "stack"})
+    for item in items:
+        fixtures = item.fixturenames if isinstance(item, pytest.Function) else ()
+        if item.path.parent.name in FOLDERS_WITH_SERVERS or STARTS_A_SERVER.intersection(fixtures):
+            item.add_marker("server")
 
 
 @pytest.hookimpl(optionalhook=True)
