@@ -4,17 +4,47 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
+from threading import Thread
 from types import FrameType
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
 def on_stop_request(act: Callable[[], object]) -> Iterator[None]:
-    """Call `act` when the user or the system asks this process to stop."""
+    """Call `act`, in a thread of its own, when the user or the system asks this process to stop.
+
+    Not in the signal handler: that runs between any two steps of the main thread, and where the main thread holds the
+    lock of an `Event`, a handler that sets the same `Event` waits for that lock for ever.
+    """
+    requests: SimpleQueue[bool] = SimpleQueue()  # its `put` may interrupt itself, unlike that of other queues
+
+    def serve() -> None:
+        while requests.get():
+            act()
+
+    server = Thread(target=serve, name="strandline-stop-request", daemon=True)
+    server.start()
+    try:
+        with on_stop_signal(lambda: requests.put(True)):
+            yield
+    finally:
+        requests.put(False)
+        server.join()
+
+
+@contextmanager
+def on_stop_signal(act: Callable[[], object]) -> Iterator[None]:
+    """The same in the signal handler itself, so that `act` may raise out of what the main thread does.
+
+    `act` must take no lock and print nothing.
+    """
 
     def handle(_signal: int, _frame: FrameType | None) -> None:
         act()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
     try:
         yield
     finally:

@@ -14,7 +14,7 @@ from strandline.cli.line import ProgressLine
 from strandline.cli.output import discard_output
 from strandline.cli.progress import progress_line, summary
 from strandline.cli.settings import START_WITHIN, kafka_settings
-from strandline.cli.signals import on_stop_request
+from strandline.cli.signals import on_stop_signal
 from strandline.cli.sinks import Sink, sink_for
 from strandline.clock import SystemClock
 from strandline.errors import OptionError, OutputClosed, OutputLost, StrandlineError
@@ -115,7 +115,7 @@ def tail(
 
     logging.getLogger("strandline.ordered.reading").addFilter(is_shown)
     try:
-        with on_stop_request(stop.ask):
+        with on_stop_signal(stop.ask):
             consumer = OrderedConsumer(
                 reach,
                 [Topic(name, begin) for name in topics],
