@@ -58,6 +58,9 @@ class Directory:
         self._asked = dict.fromkeys(clusters, float("-inf"))
         self._stale = set(clusters)
         self._refreshing: dict[str, asyncio.Task[None]] = {}
+        """The refresh of each cluster that began last."""
+        self._unasked: set[str] = set()
+        """Clusters whose last refresh has not asked yet."""
         self._topics: dict[str, dict[str, MetadataResponseTopic]] = {name: {} for name in clusters}
         self._told: dict[str, dict[str, tuple[MetadataResponseTopic, MetadataResponseTopic]]] = {
             name: {} for name in clusters
@@ -141,9 +144,7 @@ class Directory:
     async def fresh(self, clusters: Collection[str]) -> None:
         """Wait until what is known of clusters is fresh: a moment at most, and not at all for one that is down."""
         now = self._loop.time()
-        due = [
-            name for name in clusters if now - self._asked[name] > (AT_MOST_EVERY_S if name in self._stale else FRESH_S)
-        ]
+        due = [name for name in clusters if name in self._stale or now - self._asked[name] > FRESH_S]
         for name in clusters:
             # Whoever asked it anything may have found it down, since it was last asked for its topics.
             if not self._clusters[name].is_up:
@@ -158,11 +159,19 @@ class Directory:
         await asyncio.shield(self._begin_to_refresh(cluster))
 
     def _begin_to_refresh(self, cluster: str) -> "asyncio.Task[None]":
-        task = self._refreshing.get(cluster)
-        if task is None:
-            task = self._refreshing[cluster] = asyncio.create_task(self._refresh(cluster))
-            task.add_done_callback(lambda _: self._refreshing.pop(cluster, None))
+        """The refresh that is under way, or the next one: what the cluster answers may be older than `mark_stale`."""
+        latest = self._refreshing.get(cluster)
+        if latest is not None and (cluster in self._unasked or cluster not in self._stale):
+            return latest
+        self._unasked.add(cluster)
+        task = self._refreshing[cluster] = asyncio.create_task(self._refresh(cluster, latest))
+        task.add_done_callback(lambda _: self._forget(cluster, task))
         return task
+
+    def _forget(self, cluster: str, task: "asyncio.Task[None]") -> None:
+        if self._refreshing.get(cluster) is task:
+            del self._refreshing[cluster]
+            self._unasked.discard(cluster)
 
     async def ask_owner(self, cluster: str, names: Iterable[str], *, create: bool) -> dict[str, MetadataResponseTopic]:
         """Topics that are not known, asked of their owner, who may create them."""
@@ -170,12 +179,20 @@ class Directory:
         asked = self._clusters[cluster]
         answer = await asked.ask(request, within=asked.limits.health_s)
         found = wire.by_name(retyped(answer.topics[i], self.changes[cluster]) for i in range(len(answer.topics)))
-        if any(topic.error_code is ErrorCode.none for topic in found.values()):
+        there = {name: topic for name, topic in found.items() if topic.error_code is ErrorCode.none}
+        if there:
+            # Who is shown a topic by its name finds it in the next list of all topics too.
+            self._keep(cluster, {**self._topics[cluster], **there})
             self.mark_stale(cluster)
         return found
 
-    async def _refresh(self, name: str) -> None:
+    async def _refresh(self, name: str, before: "asyncio.Task[None] | None") -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        if name in self._stale:
+            await asyncio.sleep(self._asked[name] + AT_MOST_EVERY_S - self._loop.time())
         cluster = self._clusters[name]
+        self._unasked.discard(name)
         self._asked[name] = self._loop.time()
         self._stale.discard(name)
         try:
