@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -184,6 +185,18 @@ async def serving(answering: Answering = answer_ok, tls: Any = None) -> AsyncIte
         yield server
     finally:
         await server.go_away()
+
+
+def listening_with_little_room() -> socket.socket:
+    """A listening socket; the kernel takes 64 KiB or so for each of its connections, however much it may take.
+
+    Without it, the kernel's limit (`net.ipv4.tcp_rmem`) may be larger than what a test sends.
+    """
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+    found.bind(("127.0.0.1", 0))
+    found.listen()
+    return found
 
 
 def get(path: str, *fields: str) -> bytes:

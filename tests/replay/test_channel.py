@@ -14,9 +14,10 @@ from strandline.replay.messages import MAX_LINE, Order, Orders, Report
 from strandline.replay.roster import Roster
 from strandline.units import Nanos
 from tests.replay.support import until
+from tests.support import TIMEOUT
 
 SECRET = bytes(range(32))
-FOREVER = Nanos(60_000_000_000)
+FOREVER = Nanos(int(TIMEOUT) * 1_000_000_000)
 clock = SystemClock()
 
 
@@ -54,7 +55,7 @@ def test_a_member_reports_and_hears_orders(monkeypatch: pytest.MonkeyPatch) -> N
             roster.drain()
             await until(lambda: mate.heard[-1].order is Order.DRAIN, "the order comes")
             mate.link.end()
-            await asyncio.wait_for(talking, 20)
+            await asyncio.wait_for(talking, TIMEOUT)
         # Both clocks are one: nothing else may be found.
         best = mate.link.skew.best
         assert best is not None
@@ -79,13 +80,15 @@ def test_a_member_connects_again_when_the_connection_breaks(monkeypatch: pytest.
             server = await asyncio.start_server(relay, "127.0.0.1", 0)
             mate = Mate(server.sockets[0].getsockname()[1])
             talking = asyncio.ensure_future(mate.link.run(FOREVER))
-            for _ in range(3):
+            for times in (1, 2, 3):
+                # What it hears from now on comes over the new connection.
+                await until(lambda times=times: len(relayed) == 2 * times, "it connects")  # type: ignore[misc]
                 before = len(mate.heard)
                 await until(lambda before=before: len(mate.heard) > before, "orders come")  # type: ignore[misc]
                 for writer in relayed:
                     writer.close()
             mate.link.end()
-            await asyncio.wait_for(talking, 20)
+            await asyncio.wait_for(talking, TIMEOUT)
             server.close()
 
     asyncio.run(main())
@@ -101,10 +104,10 @@ def test_a_driver_that_is_gone_for_too_long_is_given_up() -> None:
     async def main() -> None:
         async with driving(Roster(1, [0])) as port:
             mate = Mate(port)
-            talking = asyncio.ensure_future(mate.link.run(Nanos(500_000_000)))
+            talking = asyncio.ensure_future(mate.link.run(Nanos(3_000_000_000)))
             await until(lambda: mate.heard, "orders come")
-        await asyncio.wait_for(talking, 20)
-        assert mate.link.silence >= 500_000_000
+        await asyncio.wait_for(talking, TIMEOUT)
+        assert mate.link.silence >= 3_000_000_000
 
     asyncio.run(main())
 
@@ -114,20 +117,27 @@ def test_who_does_not_know_the_secret_is_not_heard_and_not_obeyed(caplog: pytest
         roster = Roster(1, [0])
         async with driving(roster) as port:
             stranger = Mate(port, bytes(32))
-            await asyncio.wait_for(stranger.link.run(Nanos(300_000_000)), 20)
+            talking = asyncio.ensure_future(stranger.link.run(FOREVER))
+            await until(lambda: "does not know the secret" in caplog.text, "the driver refuses it")
+            talking.cancel()
         assert not stranger.heard
         assert not roster.members
-        assert "does not know the secret" in caplog.text
+        pretended = 0
 
         async def pretend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             # A driver that sends the member's own proof back.
+            nonlocal pretended
             writer.write(bytes(32).hex().encode() + b"\n")
             writer.write((await reader.readline()).split(b" ")[1])
             writer.close()
+            pretended += 1
 
         server = await asyncio.start_server(pretend, "127.0.0.1", 0)
         mate = Mate(server.sockets[0].getsockname()[1])
-        await asyncio.wait_for(mate.link.run(Nanos(300_000_000)), 20)
+        talking = asyncio.ensure_future(mate.link.run(FOREVER))
+        # It comes again only when it has refused the one before.
+        await until(lambda: pretended > 1, "it is told the proof, and comes again")
+        talking.cancel()
         assert not mate.heard
         server.close()
 
@@ -142,7 +152,7 @@ def test_a_stranger_that_says_anything_else_is_cut_off(said: bytes) -> None:
             await reader.readline()
             writer.write(said)
             with pytest.raises((EOFError, ConnectionError)):
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(TIMEOUT):
                     await reader.readexactly(1)
             writer.close()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from strandline.replay.plan import Until
 from strandline.stack.kafka import KafkaCluster
 from tests.ordered.support import create_topic
 from tests.replay.support import (
+    OK,
     Held,
+    Peer,
     Said,
     capture,
     committed,
@@ -24,19 +27,24 @@ from tests.replay.support import (
     running,
     serving,
     until,
+    write,
 )
+from tests.support import TIMEOUT
 
 
-def in_topic(address: str, topic: str) -> list[str]:
-    """The ids of the results in a topic of one partition, as it is now."""
+def in_topic(address: str, topic: str, partition: int = 0) -> list[str]:
+    """The ids of the results in a partition of a topic, as it is now."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "test", "enable.auto.commit": False})
     try:
-        place = TopicPartition(topic, 0, 0)
-        end = consumer.get_watermark_offsets(place, timeout=10)[1]
+        place = TopicPartition(topic, partition, 0)
+        end = consumer.get_watermark_offsets(place, timeout=TIMEOUT)[1]
         consumer.assign([place])
         found: list[str] = []
+        deadline = time.monotonic() + TIMEOUT
         while len(found) < end:
-            found += [json.loads(message.value() or b"")["id"] for message in consumer.consume(end, 0.2)]
+            assert time.monotonic() < deadline, f"{len(found)} of {end} results"
+            messages = [message for message in consumer.consume(end, 0.2) if message.error() is None]
+            found += [json.loads(message.value() or b"")["id"] for message in messages]
         return found
     finally:
         consumer.close()
@@ -45,8 +53,9 @@ def in_topic(address: str, topic: str) -> list[str]:
 def test_the_frontier_stays_before_a_request_that_is_not_answered_while_later_ones_finish(
     kafka: KafkaCluster, topic: str
 ) -> None:
-    connections = {f"c{n}": connection(f"c{n}", [Said(10 * n, get(f"/{n}"))]) for n in range(6)}
-    capture(kafka.address, topic, connections)
+    create_topic(kafka.address, topic, 2)
+    for n in range(6):
+        write(kafka.address, topic, [(f"c{n}", r) for r in connection(f"c{n}", [Said(10 * n, get(f"/{n}"))])], 0)
     held = Held("/2")
 
     async def main() -> None:
@@ -56,8 +65,16 @@ def test_the_frontier_stays_before_a_request_that_is_not_answered_while_later_on
         ):
             await until(lambda: run.is_running and run.engine.counters.answered == 5, "all others are answered")
             await until(lambda: committed(kafka.address, topic) == [2], "what is before it is committed")
-            await until(lambda: len(in_topic(kafka.address, f"{topic}-results")) == 5, "the others have results")
-            await asyncio.sleep(1.5)  # longer than it takes until the next commit
+            results = f"{topic}-results"
+            await until(
+                lambda: sum(len(in_topic(kafka.address, results, number)) for number in range(2)) == 5,
+                "the others have results",
+            )
+            await until(lambda: not run.output.unsafe, "the replay knows that they are safe")
+            # A commit that comes after these results, and would tell of them.
+            other = connection("other", [Said(60, get("/other"))])
+            write(kafka.address, topic, [("other", record) for record in other], 1)
+            await until(lambda: committed(kafka.address, topic, 2)[1] == 1, "the other partition is committed")
             assert committed(kafka.address, topic) == [2]
             held.let_go()
             await until(lambda: committed(kafka.address, topic) == [6], "all is committed")
@@ -89,8 +106,14 @@ def test_a_result_that_cannot_be_published_holds_the_frontier_and_ends_the_repla
     capture(kafka.address, topic, {"c": connection("c", said)})
     create_topic(kafka.address, f"{topic}-results", 1, max_message_bytes="2500")
 
+    async def answer(peer: Peer, request: bytes) -> None:
+        if request.startswith(b"GET /x"):
+            # Kafka refuses a batch as a whole: the result before is not to be in one with this.
+            await until(lambda: committed(kafka.address, topic) == [1], "the first is committed")
+        peer.write(OK)
+
     async def main() -> None:
-        async with serving() as server:
+        async with serving(answer) as server:
             with pytest.raises(KafkaError, match="results"):
                 await replay(plan(kafka.address, topic, server))
 

@@ -18,6 +18,7 @@ from strandline.replay.connection import TargetConnection
 from strandline.replay.engine import Engine
 from strandline.replay.leave import Reason
 from strandline.replay.limits import Limits
+from strandline.replay.retries import DefaultRetry
 from strandline.replay.session import Phase, Session
 from strandline.replay.stopping import break_off, stop
 from strandline.replay.target import Target
@@ -25,11 +26,25 @@ from strandline.replay.timeline import AS_FAST_AS_POSSIBLE
 from strandline.replay.tracing import TracedEngine
 from strandline.replay.transforms import Transform
 from strandline.units import Nanos
+from strandline.wire.answers import Answer
 from strandline.wire.head import Head
 from strandline.wire.traffic import Recording
 from strandline.wire.transactions import Cause
 from tests.replay.stand import Stand, standing
-from tests.replay.support import BEGIN, MS, OK, Held, Peer, Said, connection, get, post, serving, until
+from tests.replay.support import (
+    BEGIN,
+    MS,
+    OK,
+    Held,
+    Peer,
+    Said,
+    connection,
+    get,
+    listening_with_little_room,
+    post,
+    serving,
+    until,
+)
 from tests.support import TIMEOUT
 
 
@@ -230,7 +245,8 @@ def test_the_time_for_an_answer_begins_when_a_request_that_came_slowly_is_sent()
             await until(lambda: work.attempts, "the first attempt is given up")
             first = work.attempts[0]
             assert first.error == "no answer within 0.2 s"
-            assert first.ended - first.sent >= 1_000 * MS
+            # Not counted from when it began to be sent, which may be late.
+            assert first.ended >= stand.engine.timeline.due(Nanos(BEGIN + 900 * MS)) + 200 * MS
 
     uvloop.run(main())
 
@@ -265,7 +281,7 @@ def test_a_target_that_answers_and_reads_no_more_does_not_keep_its_connection() 
             await until(lambda: watched.is_lost, "the connection is closed")
             writer.close()
 
-        server = await asyncio.start_server(refuse, "127.0.0.1", 0, limit=1024)
+        server = await asyncio.start_server(refuse, sock=listening_with_little_room(), limit=1024)
         await loop.create_connection(lambda: watched, "127.0.0.1", server.sockets[0].getsockname()[1])
         content = post("/", bytes(32 << 20))
         made.send(content, (), b"POST", 1024, lambda answer, _: status.set_result(answer and answer.status))
@@ -451,17 +467,29 @@ def test_a_connection_that_is_stopped_waits_for_the_source_no_longer() -> None:
     uvloop.run(main())
 
 
+class Patient:
+    """Sends again where the default does, after an hour."""
+
+    def __init__(self) -> None:
+        self._default = DefaultRetry()
+        self.needs_source = self._default.needs_source
+
+    def decide(self, attempt: int, source: Answer | None, target: Answer | None, request: bytes) -> Nanos | None:
+        delay = self._default.decide(attempt, source, target, request)
+        return None if delay is None else Nanos(3_600_000 * MS)
+
+
 @pytest.mark.parametrize("is_answered", [True, False])
 def test_of_a_partition_that_is_lost_nothing_more_is_sent(is_answered: bool) -> None:
     """Neither what waits for its next attempt or for the source, nor what is due behind it."""
 
     async def main() -> None:
-        async with serving(busy_first) as server, standing(server) as stand:
+        async with serving(busy_first) as server, standing(server, policy=Patient()) as stand:
             engine = stand.engine
             answer = OK if is_answered else None
             stand.feed(connection("c", [Said(0, get("/first"), answer), Said(0, get("/second"), answer)]))
             stand.feed(connection("later", [Said(1, get("/later"))]))
-            await until(lambda: {"/first", "/later"} <= set(server.paths), "two were sent")
+            await until(lambda: stand.paths == ["/later"] and "/first" in server.paths, "two were sent, one is over")
             awaited = Phase.BACKING_OFF if is_answered else Phase.UNDECIDED
             await until(lambda: awaited in {session.phase for session in engine.sessions}, "the first is not over")
             before = engine.counters.attempts
@@ -496,16 +524,17 @@ def test_after_a_stall_what_the_kernel_has_not_taken_does_not_go_out() -> None:
             await until(lambda: resets, "the test is over")
             writer.close()
 
-        server = await asyncio.start_server(read_no_more, "127.0.0.1", 0, limit=1024)
+        server = await asyncio.start_server(read_no_more, sock=listening_with_little_room(), limit=1024)
         target = Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         owner = Owning()
-        async with server, standing(target, owner=owner, stalled_after=timedelta(seconds=1)) as stand:
+        # Longer than a machine stalls by itself: what the engine finds is what the owner says.
+        async with server, standing(target, owner=owner, stalled_after=timedelta(seconds=TIMEOUT)) as stand:
             stand.feed(connection("large", [Said(0, post("/", bytes(32 << 20)))]))
             stand.feed(connection("small", [Said(0, get("/"))]))
             large, small = stand.engine.works
             phases = [Phase.EXCHANGING] * 2
             await until(lambda: [session.phase for session in stand.engine.sessions] == phases, "both are on their way")
-            owner.stalled = Nanos(2_000 * MS)
+            owner.stalled = Nanos(int(2_000 * TIMEOUT) * MS)
             await until(lambda: large.attempts, "it is broken off")
             assert large.attempts[0].error == "this process stood still before the request was sent whole"
             assert not small.attempts, "what the kernel has may go out"

@@ -133,9 +133,9 @@ def test_while_there_is_no_record_the_first_that_comes_is_waited_for(kafka: Kafk
         await asyncio.sleep(0.5)
         assert not looking.done()
         write(kafka.address, topic, [("a", record) for record in connection("a", [Said(5, get("/"))])], 1)
-        assert await asyncio.wait_for(looking, 60) == BEGIN + 5 * MS
+        assert await asyncio.wait_for(looking, TIMEOUT) == BEGIN + 5 * MS
         waiting = asyncio.ensure_future(first_time(settings, {Partition(topic, 0): 0}, stopped))
         stopped.set()
-        assert await asyncio.wait_for(waiting, 60) is None
+        assert await asyncio.wait_for(waiting, TIMEOUT) is None
 
     asyncio.run(main())

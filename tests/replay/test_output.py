@@ -16,7 +16,19 @@ from strandline.replay.plan import Until
 from strandline.stack.kafka import KafkaCluster
 from strandline.stack.ports import free_port
 from tests.replay.stand import Stand, standing
-from tests.replay.support import Said, answering, capture, committed, connection, get, plan, running, serving, until
+from tests.replay.support import (
+    Peer,
+    Said,
+    answering,
+    capture,
+    committed,
+    connection,
+    get,
+    plan,
+    running,
+    serving,
+    until,
+)
 from tests.support import frozen
 
 MEBI = 1 << 20
@@ -69,11 +81,20 @@ def test_a_replay_goes_on_while_kafka_is_away_and_commits_all_when_it_is_back(
     capture(kafka.address, topic, {"first": connection("first", [Said(0, get("/"))]), "c": connection("c", said)})
 
     async def main() -> None:
-        async with serving(answering(SMALL)) as server:
+        is_frozen = asyncio.Event()
+
+        async def answer(peer: Peer, request: bytes) -> None:
+            if request.startswith(b"GET /0 "):
+                # Nothing behind it is sent before: its results would be safe.
+                await is_frozen.wait()
+            peer.write(SMALL)
+
+        async with serving(answer) as server:
             chosen = plan(kafka.address, topic, server, until=Until.NEVER, drain=timedelta(seconds=60))
             async with running(chosen) as run:
                 await until(lambda: server.arrivals and run.engine.counters.requests == count + 1, "all is read")
                 with frozen(kafka):
+                    is_frozen.set()
                     await until(lambda: len(server.arrivals) == count + 1, "all are sent meanwhile")
                     await until(lambda: run.output.is_behind, "results find no room")
                 await until(lambda: not run.output.unsafe, "all results are safe")

@@ -13,6 +13,7 @@ from strandline.replay.beginning import From
 from strandline.replay.leave import Reason
 from strandline.replay.limits import Limits
 from strandline.replay.plan import Until
+from strandline.replay.session import Phase
 from strandline.stack.kafka import KafkaCluster
 from tests.replay.members import (
     Member,
@@ -149,7 +150,11 @@ def test_a_request_that_waited_for_a_slot_or_a_connection_asks_for_leave_before_
             run.engine.leave.withdraw(Reason.UNPROVEN)
             held.let_go()
             await until(lambda: run.engine.counters.answered == 1, "the first is answered")
-            await asyncio.sleep(0.2)
+            parked = [Phase.PARKED] * 2
+            await until(
+                lambda: [each.phase for each in run.engine.sessions if each.phase is not Phase.IDLE] == parked,
+                "the others find no leave",
+            )
             assert run.engine.counters.sent == len(server.arrivals) == 1
             run.engine.leave.restore(Reason.UNPROVEN)
         assert len(server.arrivals) == 3

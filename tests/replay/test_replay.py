@@ -26,6 +26,7 @@ from tests.replay.support import (
     replay,
     results,
     serving,
+    until,
 )
 
 
@@ -39,6 +40,7 @@ def test_requests_arrive_in_order_on_time_and_byte_for_byte(kafka: KafkaCluster,
     async def main() -> None:
         async with serving() as server:
             run = await replay(plan(kafka.address, topic, server, results=tmp_path / "results.jsonl"))
+            await until(lambda: not server.open, "no connection is left")
             # Each by itself: what is late by more than lies between two of them may overtake the other connection's.
             came = {arrival.path: arrival for arrival in server.arrivals}
             for name, said, close_at in (("/a", first, 500), ("/b", second, 600)):

@@ -17,7 +17,7 @@ from strandline.units import Nanos
 from strandline.wire.answers import Answer
 from strandline.wire.head import Head, request_line
 from strandline.wire.transactions import ConnectionKey
-from tests.replay.support import BEGIN, MS, serving
+from tests.replay.support import BEGIN, MS, serving, until
 from tests.support import TIMEOUT
 
 OK = Answer(200, b"HTTP/1.1 200 OK\r\n\r\n", b"ok", 2, None, True, Nanos(0), Nanos(0))
@@ -58,7 +58,7 @@ def test_requests_of_a_connection_arrive_in_order_on_one_connection_named_and_wi
                 by_connection.setdefault(arrival.connection, []).append(arrival.path)
             assert sorted(by_connection.values()) == [[f"/{n}" for n in range(start, 10, 2)] for start in (0, 1)]
             assert {arrival.mark for arrival in server.arrivals} == {f"3-{100 + n}.2" for n in range(10)}
-            assert not server.open
+            await until(lambda: not server.open, "no connection is left")
             assert {(result["id"], result["verdict"]) for result in results} == {
                 (f"3-{100 + n}.2", "match" if n % 3 else "no_source") for n in range(10)
             }

@@ -84,7 +84,8 @@ def saying_nothing(address: str, port: int) -> Iterator[None]:
 
 
 def test_an_address_that_says_nothing_leaves_time_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strandline.replay.target.CONNECT_WITHIN", 2.0)
+    # Half of it for the first address; the rest is more than a machine stalls.
+    monkeypatch.setattr("strandline.replay.target.CONNECT_WITHIN", 8.0)
 
     async def look_up(_host: str, port: int, **_: object) -> list[tuple[object, ...]]:
         return [(socket.AF_INET, 1, 6, "", (address, port)) for address in ("127.0.0.2", "127.0.0.1")]
@@ -157,8 +158,9 @@ def test_a_target_that_is_down_stops_the_clock_and_nothing_is_lost(kafka: KafkaC
             await server.start()
         assert server.paths == paths
         assert all(arrival.at >= due(run, at) for arrival, at in zip(server.arrivals, [0, 100, 200], strict=True))
-        # The time that the clock stood still does not count.
-        assert run.engine.counters.lateness.quantile(1) < run.engine.timeline.stood
+        # The time that the clock stood still does not count: nothing is sent after it arrived.
+        late = max(arrival.at - due(run, at) for arrival, at in zip(server.arrivals, [0, 100, 200], strict=True))
+        assert run.engine.counters.lateness.most <= late
         assert run.engine.counters.failed == 0
         await server.go_away()
 

@@ -13,6 +13,7 @@ from strandline.replay.alarms import Alarms
 from strandline.replay.leave import Leave, Reason
 from strandline.replay.timeline import AS_FAST_AS_POSSIBLE, Timeline, date_of
 from strandline.units import Nanos
+from tests.support import TIMEOUT
 
 times = st.integers(0, 10**12).map(Nanos)
 speeds = st.fractions(Fraction(1, 100), 100)
@@ -96,7 +97,7 @@ def test_alarms_ring_each_once_in_the_order_of_their_times_and_never_early(offse
             due = Nanos(begin + offset)
             alarms.at(due, lambda due=due: ring(due))  # type: ignore[misc]
         assert len(alarms) == len(offsets)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(TIMEOUT):
             await all_rung.wait()
         alarms.close()
         assert all(at >= due for due, at in rung)
@@ -111,7 +112,7 @@ def test_an_alarm_beyond_what_the_kernel_counts_keeps_no_other_from_ringing() ->
         alarms = Alarms(asyncio.get_running_loop(), clock)
         alarms.at(Nanos(1 << 80), rung.clear)
         alarms.at(Nanos(clock.monotonic() + 1_000_000), rung.set)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(TIMEOUT):
             await rung.wait()
         assert len(alarms) == 1
         alarms.close()

@@ -4,13 +4,14 @@ What it does is what a user would do: it runs the commands, and shows each of th
 """
 
 import asyncio
+import os
 import random
 import re
 import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -151,7 +152,7 @@ async def _capturing(shop: int, kafka: str) -> AsyncIterator[int]:
             raise StrandlineError("the capture did not start; it has said why above")
         say(line.rstrip())
         yield int(found[1])
-        process.send_signal(signal.SIGINT)
+        _signal(process, signal.SIGINT)
         await _end(process, "capture")
 
 
@@ -174,13 +175,24 @@ async def _command(*arguments: str, stdout: int | None = None) -> AsyncIterator[
         yield process
     finally:
         if process.returncode is None:
-            process.terminate()
+            _signal(process, signal.SIGTERM)
             try:
                 async with asyncio.timeout(END_WITHIN_S):
                     await process.wait()
             except TimeoutError:
-                process.kill()
+                _signal(process, signal.SIGKILL)
                 await process.wait()
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Send a signal to a process, unless it has ended.
+
+    `Process.send_signal` reaps a process that has just ended by itself. asyncio then finds no process to wait for, and
+    reports its exit code as 255.
+    """
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
 
 
 async def _end(
