@@ -25,7 +25,7 @@ test: venv programs ## the whole suite, in three processes with servers of their
 	@$(BIN)/pytest -n 3
 
 quick: venv ## laws, parsers, pure cores and configuration, without any server: what to run while you edit
-	@$(BIN)/pytest -n 2 -m 'not soak and not server'
+	@$(BIN)/pytest -n 2 -m 'not soak and not server' --hypothesis-profile quick
 
 check: venv ## formatting, lint, types, import contracts
 	@$(BIN)/ruff format --check

@@ -15,8 +15,13 @@ from strandline.stack.postgres import Postgres
 
 pytest_plugins = ["strandline.stack.testing"]
 
+TESTS = Path(__file__).parent
+
 # Shared machines stall for longer than Hypothesis allows an example to take; no test here times anything.
 settings.register_profile("strandline", deadline=None)
+settings.register_profile(
+    "quick", deadline=None, max_examples=25
+)  # for `make quick`; `make test` tries four times as many
 settings.load_profile("strandline")
 
 # For the JVM of every Spark that a test starts: it lives a minute, and half of its CPU would go to compiling what is
@@ -31,13 +36,38 @@ SHARED = {
 }
 
 
-# Fixtures that start a server or a browser, and folders where most tests start one by themselves. Any other test that
-# starts one has the mark `server`.
+# Fixtures that start a server or a browser, and folders and files where most tests start servers or other processes by
+# themselves. Any other test that does so has the mark `server`.
 STARTS_A_SERVER = {
     *("chromium", "cluster", "clusters", "either", "fragile", "guarded", "kafka", "kinesis", "moto", "pair"),
     *("postgres", "postgres16", "secure_kafka", "session", "spark", "three"),
 }
 FOLDERS_WITH_SERVERS = {"demo", "stack"}
+FILES_WITH_PROCESSES = {
+    "cdc/test_replication.py",
+    "gateway/test_workers.py",
+    "proxy/test_filters.py",
+    "proxy/test_reload.py",
+    "spark/test_report_command.py",
+    "spark/test_session.py",
+    "spark/test_supervisor.py",
+    "test_bench.py",
+    "test_contracts.py",
+    "wire/test_kernel.py",
+    "workers/test_crew.py",
+}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Without servers, do not even load what needs them: that takes a fifth of the time of `make quick`."""
+    if "not server" not in config.option.markexpr or not collection_path.is_relative_to(TESTS):
+        return None
+    return _starts_processes(collection_path) or None
+
+
+def _starts_processes(path: Path) -> bool:
+    place = path.relative_to(TESTS)
+    return not FOLDERS_WITH_SERVERS.isdisjoint(place.parts) or str(place) in FILES_WITH_PROCESSES
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
@@ -46,7 +76,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.parent.name not in {"spark", "demo", "stack"})
     for item in items:
         fixtures = item.fixturenames if isinstance(item, pytest.Function) else ()
-        if item.path.parent.name in FOLDERS_WITH_SERVERS or STARTS_A_SERVER.intersection(fixtures):
+        if _starts_processes(item.path) or STARTS_A_SERVER.intersection(fixtures):
             item.add_marker("server")
 
 

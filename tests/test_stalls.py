@@ -107,6 +107,7 @@ def test_a_tool_that_stands_still_is_ended_with_one_line(tmp_path: Path) -> None
     assert not Path("/proc", mark.read_text()).exists()
 
 
+@pytest.mark.server
 def test_a_tool_that_works_for_longer_than_the_limit_is_not_cut_off() -> None:
     assert run_tool([sys.executable, "-I", "-S", "-c", SPINS.format(seconds=5)], 2.0).stdout == "done\n"
 

@@ -158,6 +158,7 @@ def test_wrong_use_is_one_clear_line(arguments: list[str], code: int, told: str)
     assert "hunter2" not in result.stderr
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("option", ["listen", "observe"])
 def test_a_port_that_is_taken_is_told_with_its_option(option: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as stranger:

@@ -170,6 +170,7 @@ def test_up_exports_the_address_of_the_first_cluster_for_the_other_commands(kafk
     assert list(_lines({"A_KEY": "a b"}, is_first=False)) == ["export A_KEY='a b'"]
 
 
+@pytest.mark.server
 def test_readiness_is_told_over_http_from_the_first_moment() -> None:
     with Up("--only", "kinesis", "--observe-port", "0") as up:
         up.wait_for_message("strandline: http://127.0.0.1:")
@@ -188,6 +189,7 @@ def test_readiness_is_told_over_http_from_the_first_moment() -> None:
         assert up.end(signal.SIGTERM) == 0
 
 
+@pytest.mark.server
 def test_a_person_gets_a_table_and_lines_to_paste() -> None:
     command = [sys.executable, "-m", "strandline", "up", "--only", "kinesis,postgres"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as up:

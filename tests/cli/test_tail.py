@@ -348,6 +348,7 @@ def test_a_topic_that_is_not_there_is_one_line(kafka: KafkaCluster) -> None:
     )
 
 
+@pytest.mark.server
 def test_a_broker_that_is_not_there_is_one_line_before_long() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
@@ -358,6 +359,7 @@ def test_a_broker_that_is_not_there_is_one_line_before_long() -> None:
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.server
 def test_ctrl_c_is_heard_while_a_broker_does_not_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
