@@ -8,7 +8,7 @@ from tests.gateway.support import Site
 from tests.report.browser import Browser
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
     if missing := Browser.missing():
         pytest.fail(missing, pytrace=False)
@@ -16,7 +16,7 @@ def chromium() -> Iterator[Browser]:
         yield browser
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site() -> Iterator[Site]:
     with Site() as site:
         yield site

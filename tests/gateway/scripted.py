@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.gateway.support import Site
+from tests.gateway.support import Site, browse_until
 from tests.report.browser import Browser
 
 PRELUDE = """
@@ -24,5 +24,5 @@ const greet = async (socket, offset = 0) => {
 def trial(chromium: Browser, site: Site, script: str) -> Any:
     """What an async function's body returns in a fresh page."""
     chromium.open(site.address)
-    chromium.until("return window.isReady")
+    browse_until(chromium, "return window.isReady")
     return chromium.run(f"return (async () => {{ {PRELUDE} {script} }})()")

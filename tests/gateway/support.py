@@ -24,7 +24,9 @@ from strandline.demo.prices_page import client_script
 from strandline.gateway.config import GatewayConfig, settings_of
 from strandline.gateway.feed import Naming
 from strandline.gateway.server import Gateway
+from strandline.gateway.verify import Outcome, Trial, verify
 from tests.ordered.support import create_topic
+from tests.report.browser import Browser
 from tests.support import TIMEOUT, wait_for
 
 Heard = dict[str, Any]
@@ -33,6 +35,8 @@ SECRET = "a secret that is at least thirty-two long"
 # For tokens that outlive all others of a test.
 FRESH_S = 86_400.0
 NAMING = Naming(*map(Template.parse, ("{key}", "message", "NORMAL")))
+# What a gateway does on its own clock, so late that a slow machine is not taken for a slow client.
+PATIENT = {"handshake_s": 60, "page_s": 60, "cold_wait_s": 60}
 JWT = {"auth": {"jwt": {"algorithms": ["HS256"], "secret": SECRET}}}
 
 
@@ -51,11 +55,13 @@ def run(test: Callable[[], Awaitable[None]], *, within: float = 2 * TIMEOUT) -> 
 async def serving(
     kafka: str, topics: Iterable[str] | Mapping[str, dict[str, str]], **config: Any
 ) -> AsyncIterator[Gateway]:
-    """A gateway on a free port; topics may have rules how their records are named."""
+    """A gateway on a free port; topics may have rules how their records are named. Its limits are patient ones."""
     sections = topics if isinstance(topics, Mapping) else {topic: {} for topic in topics}
     with TemporaryDirectory() as directory:
         file = Path(directory, "gateway.yaml")
-        file.write_text(json.dumps({**ANYONE, "topics": sections, **config}))
+        file.write_text(
+            json.dumps({**ANYONE, "topics": sections, **config, "limits": {**PATIENT, **config.get("limits", {})}})
+        )
         checked = load(file, GatewayConfig)
     async with Gateway(settings_of(checked, {"bootstrap.servers": kafka}, ("127.0.0.1", 0), Path())) as gateway:
         yield gateway
@@ -100,7 +106,9 @@ def create_when_gone(kafka: str, topic: str) -> None:
     wait_for(is_made, f"{topic} is made anew")
 
 
-def token(channels: list[str], *, subject: str = "me", valid_s: float = 60, key: str = SECRET, **claims: object) -> str:
+def token(
+    channels: list[str], *, subject: str = "me", valid_s: float = 600, key: str = SECRET, **claims: object
+) -> str:
     """A token for the door of a gateway that runs with `JWT`."""
     # In whole seconds, as the gateway reads it, and no less than was asked for.
     told = {"sub": subject, "channels": channels, "exp": math.ceil(time.time() + valid_s), **claims}
@@ -113,6 +121,21 @@ async def expire_all_but_fresh(gateway: Gateway) -> None:
         while all((one.identity.expires or 0) < time.time() + FRESH_S / 2 for one in gateway.hub.sessions):
             await asyncio.sleep(0.01)
     gateway.now = lambda: int(time.time() + FRESH_S / 2)  # type: ignore[method-assign]
+
+
+async def verify_until(
+    trial: Trial, is_enough: Callable[[Outcome], bool], *troubles: Callable[[], Awaitable[None]]
+) -> Outcome:
+    """Run a trial with some trouble, and go on until enough has happened: how soon is the machine's affair."""
+    so_far: list[Outcome] = []
+
+    async def meanwhile() -> None:
+        for trouble in troubles:
+            await trouble()
+        while not so_far or not is_enough(so_far[-1]):
+            await asyncio.sleep(0.1)
+
+    return await verify(trial, meanwhile(), so_far.append)
 
 
 class Plain:
@@ -156,6 +179,11 @@ async def reached(gateway: Gateway, count: int) -> None:
     """Wait until so many records have come to the gateway."""
     while sum(feed.end for feed in gateway.hub.feeds.values()) < count:
         await asyncio.sleep(0.01)
+
+
+def browse_until(browser: Browser, script: str) -> None:
+    """Wait until a script returns something that is true."""
+    wait_for(lambda: browser.run(script), script)
 
 
 class Site:

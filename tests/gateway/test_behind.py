@@ -26,6 +26,8 @@ KEYS = {"token_keys": {"k": "k" * 32}}
 def topic(kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> str:
     """Of gateways that look for nothing by themselves."""
     monkeypatch.setattr(tail, "LOOK_EVERY_S", 600.0)
+    # Whoever waits until one of them has looked waits for as long as that takes.
+    monkeypatch.setattr(dialogue, "LOOK_S", TIMEOUT)
     name = f"gateway-{uuid4().hex[:8]}"
     create_topic(kafka.address, name)
     return name
@@ -142,7 +144,6 @@ def test_what_a_client_says_while_kafka_is_asked_is_held_up_to_a_bound(
     async def test() -> None:
         async with serving(kafka.address, [topic]) as gateway, plain(gateway) as client:
             monkeypatch.setattr(Cluster, "partitions", answer_late)
-            monkeypatch.setattr(dialogue, "LOOK_S", TIMEOUT)
             await client.say("resume", channels=["a"], positions={topic: {"1": 0}})
             await is_asked.wait()
             for number in range(dialogue.MOST_HELD + 1):

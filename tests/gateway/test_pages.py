@@ -126,8 +126,8 @@ def test_a_page_ends_with_its_time_too(
     async def slowly(self: replaying.Replaying, feed: Feed, place: Behind) -> None:
         await step(self, feed, place)
         if place.position.offset == 20:
-            while self._loop.time() <= self._page_ends:
-                await asyncio.sleep(0.01)
+            # Its time is over here, and nowhere else: how long the rest takes is the machine's affair.
+            self._page_ends = self._loop.time() - 1
 
     monkeypatch.setattr(replaying, "AT_ONCE", 10)
     monkeypatch.setattr(replaying.Replaying, "_step", slowly)
@@ -135,7 +135,7 @@ def test_a_page_ends_with_its_time_too(
     asked = {"channels": ["a"], **where} if kind == "resume" else {"last_offset": {topic: -1}}
 
     async def test() -> None:
-        async with serving(kafka.address, [topic], limits={"page_s": 0.5}) as gateway, plain(gateway) as client:
+        async with serving(kafka.address, [topic], limits={"page_s": 600}) as gateway, plain(gateway) as client:
             await client.say("subscribe", channels=["a"])
             await client.until("subscribed")
             await client.say(kind, **asked)

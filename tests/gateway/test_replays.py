@@ -18,6 +18,7 @@ from strandline.kafka.connection import Connection
 from strandline.stack import KafkaCluster
 from tests.gateway.support import JWT, Heard, delete, plain, reached, run, serving, token, write
 from tests.ordered.support import create_topic
+from tests.support import TIMEOUT
 
 
 @pytest.fixture
@@ -33,6 +34,7 @@ def test_a_client_that_was_further_with_a_faster_process_waits_for_this_one_and_
     async def test() -> None:
         async with serving(kafka.address, [topic]) as slow, serving(kafka.address, [topic]) as fast:
             feed = slow.hub.topics()[topic][0]
+            monkeypatch.setattr(replaying, "AHEAD_S", TIMEOUT)
             # What comes is not taken, and asked for again.
             monkeypatch.setattr(slow.hub, "came", lambda *_: None)
             await asyncio.to_thread(write, kafka.address, topic, [(0, "a", n) for n in range(10)])
@@ -134,8 +136,10 @@ def test_a_client_of_old_whose_replay_is_refused_hears_what_comes_and_is_told_wh
 
 
 def test_a_client_that_reads_slower_than_a_replay_writes_is_not_closed_for_what_comes_live_beside_it(
-    kafka: KafkaCluster,
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Until the test has seen what it waits for, the client takes nothing, however long that is.
+    monkeypatch.setattr(replaying, "DRAIN_S", TIMEOUT)
     topic = f"gateway-{uuid4().hex[:8]}"
     create_topic(kafka.address, topic, 2)
     # More than the kernel takes for a client that reads nothing.

@@ -165,6 +165,9 @@ def test_limits_are_told_and_harm_nobody_else(kafka: KafkaCluster, topic: str) -
                     await flood.until("never")
                 assert many.value.rcvd is not None
                 assert many.value.rcvd.code == 4029
+            # The places of those before are free when the gateway has seen them go.
+            while len(gateway._connections) > 1:
+                await asyncio.sleep(0.01)
             async with plain(gateway), plain(gateway):
                 with pytest.raises(InvalidStatus) as full:
                     async with plain(gateway):
@@ -180,7 +183,7 @@ def test_replays_from_kafka_have_a_rate_and_what_is_in_memory_is_free(kafka: Kaf
     write(kafka.address, topic, [(0, "a", n) for n in range(5)])
 
     async def test() -> None:
-        async with serving(kafka.address, [topic], limits={"cold_every_s": 60}) as gateway:
+        async with serving(kafka.address, [topic], limits={"cold_every_s": 3600}) as gateway:
             async with plain(gateway) as client:
                 await client.say("resume", channels=["a"], positions={topic: {"0": 0}}, client_id="one")
                 assert (await client.until("resume_ack"))[-1]["messages_replayed"] == 5
@@ -188,7 +191,7 @@ def test_replays_from_kafka_have_a_rate_and_what_is_in_memory_is_free(kafka: Kaf
                 await client.say("resume", channels=["a"], positions={topic: {"0": 0}}, client_id="one")
                 told = await client.hear()
                 assert told["code"] == "replay_limited"
-                assert 0 < told["retry_after"] <= 60
+                assert 0 < told["retry_after"] <= 3600
             await asyncio.to_thread(write, kafka.address, topic, [(0, "a", 5)])
             await reached(gateway, 6)
             async with plain(gateway) as client:

@@ -11,6 +11,7 @@ import random
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,11 +21,11 @@ from confluent_kafka import ElectionType, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from strandline.gateway.verify import Outcome, Trial, verify
+from strandline.gateway.verify import Outcome, Trial
 from strandline.gateway.written import Writer
 from strandline.stack import KafkaCluster, Stack
 from strandline.stack.ports import free_port
-from tests.gateway.support import ANYONE, plain, run, serving, write
+from tests.gateway.support import ANYONE, plain, run, serving, verify_until, write
 from tests.ordered.support import create_topic
 from tests.support import TIMEOUT, wait_for
 from tests.topics import create_topics
@@ -143,13 +144,19 @@ def stage(pair: KafkaCluster, tmp_path: Path) -> Stage:
     return Stage(pair, tmp_path, seed)
 
 
-def endured(stage: Stage, trial: Trial, *kinds: Callable[[], Awaitable[None]], within: float) -> Outcome:
+def endured(
+    stage: Stage,
+    trial: Trial,
+    *kinds: Callable[[], Awaitable[None]],
+    within: float,
+    until: Callable[[Outcome], bool] = lambda _: True,
+) -> Outcome:
     outcomes = []
 
     async def test() -> None:
         await stage.start()
         try:
-            outcomes.append(await verify(trial, stage.trouble(*kinds)))
+            outcomes.append(await verify_until(trial, until, partial(stage.trouble, *kinds)))
         finally:
             await stage.stop()
 
@@ -159,7 +166,14 @@ def endured(stage: Stage, trial: Trial, *kinds: Callable[[], Awaitable[None]], w
 
 def test_whatever_is_killed_or_moved_every_client_sees_every_record_once_or_an_exact_gap(stage: Stage) -> None:
     trial = stage.trial(clients=60, seconds=8, recreates=1)
-    outcome = endured(stage, trial, stage.kill_the_gateway, stage.restart_the_second_broker, within=4 * TIMEOUT)
+    outcome = endured(
+        stage,
+        trial,
+        stage.kill_the_gateway,
+        stage.restart_the_second_broker,
+        within=4 * TIMEOUT,
+        until=lambda so_far: so_far.connects > 2 * trial.clients and so_far.gaps > 0 and so_far.seen > so_far.written,
+    )
     assert outcome.faults == []
     assert outcome.connects > 2 * trial.clients
     assert outcome.gaps

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import urlopen
 from uuid import uuid4
 
@@ -58,12 +59,19 @@ class Served:
             await asyncio.sleep(0.05)
         await self.until("workers", 2)
 
-    async def is_ready(self) -> bool:
-        def read() -> bool:
-            with urlopen(f"{self._pages}/readyz", timeout=TIMEOUT) as answer:
-                return bool(answer.status == 200)
+    async def until_ready(self) -> None:
+        """Wait until it says that it serves everything."""
 
-        return await asyncio.to_thread(read)
+        def is_ready() -> bool:
+            try:
+                with urlopen(f"{self._pages}/readyz", timeout=TIMEOUT) as answer:
+                    return bool(answer.status == 200)
+            except HTTPError as error:
+                error.close()
+                return False
+
+        while not await asyncio.to_thread(is_ready):
+            await asyncio.sleep(0.05)
 
 
 @asynccontextmanager
@@ -141,7 +149,7 @@ def test_a_client_whose_worker_is_killed_goes_on_with_another_and_sees_everythin
                     os.kill(killed[low == 700], signal.SIGKILL)
                     # The next one dies only when another serves in the place of the first.
                     await gateway.until_others_serve(killed[low == 700])
-                    assert await gateway.is_ready()
+                    await gateway.until_ready()
             await asyncio.gather(*listeners)
             for place, numbers in enumerate(heard):
                 assert sorted(numbers) == list(range(count)), place

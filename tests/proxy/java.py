@@ -38,7 +38,7 @@ def command(address: str, name: str, *arguments: str) -> list[str]:
 
 def _run(address: str, name: str, *arguments: str, text: str = "") -> "subprocess.CompletedProcess[str]":
     asked = command(address, name, *arguments)
-    return subprocess.run(asked, input=text, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    return subprocess.run(asked, input=text, capture_output=True, text=True, timeout=2 * TIMEOUT, check=False)
 
 
 def tool(address: str, name: str, *arguments: str, text: str = "") -> str:

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from confluent_kafka.admin import AdminClient
 from kio.schema.errors import ErrorCode
 
-from tests.proxy.support import Proxied
-from tests.support import wait_for
+from tests.proxy.support import Proxied, received
+from tests.support import TIMEOUT, wait_for
 
 LIST_OFFSETS, METADATA, FETCH, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 2, 3, 1, 8, 9, 10
 
@@ -54,24 +54,23 @@ def answer(connection: socket.socket) -> tuple[int, bytes]:
     return correlation_id, received(connection, size - 4)
 
 
-def received(connection: socket.socket, count: int) -> bytes:
-    found = bytearray()
-    while len(found) < count:
-        part = connection.recv(min(count - len(found), 1 << 20))
-        assert part, f"the connection was closed after {len(found)} of {count} bytes"
-        found += part
-    return bytes(found)
-
-
 @contextmanager
 def at_leader(proxy: Proxied, topic: str) -> Iterator[socket.socket]:
     """A connection to who leads partition 0 of a topic, and knows it.
 
     A broker tells who leads a topic that was just made before it takes requests for it, and refuses them until then.
     """
-    listed = AdminClient(proxy.settings()).list_topics(topic, timeout=30)
-    leader = listed.brokers[listed.topics[topic].partitions[0].leader]
-    with socket.create_connection((leader.host, leader.port), timeout=60) as connection:
+    admin = AdminClient(proxy.settings())
+
+    def place() -> tuple[str, int] | None:
+        listed = admin.list_topics(topic, timeout=TIMEOUT)
+        partition = listed.topics[topic].partitions.get(0)
+        leader = None if partition is None else listed.brokers.get(partition.leader)
+        return None if leader is None else (str(leader.host), leader.port)
+
+    leader = wait_for(place, f"{topic} has a leader")
+    assert leader is not None
+    with socket.create_connection(leader, timeout=TIMEOUT) as connection:
         wait_for(lambda: leads(connection, topic), "the leader knows that it leads")
         yield connection
 
@@ -94,7 +93,7 @@ def asked(proxy: Proxied, api: str) -> int:
 def at_bootstrap(proxy: Proxied) -> Iterator[socket.socket]:
     """A connection to the port where clients begin."""
     host, port = proxy.address.split(":")
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT) as connection:
         yield connection
 
 

@@ -1,6 +1,7 @@
 """A network between the proxy and a broker: it can be slow, and it can lose everything without a word."""
 
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -8,8 +9,11 @@ from threading import Event, Lock, Thread
 from typing import Self
 
 from strandline.stack.ports import LOOPBACK
+from tests.support import TIMEOUT
 
 CHUNK = 1 << 16
+BACKLOG = 128
+SIZE = struct.Struct(">i")
 
 
 class Relay:
@@ -18,8 +22,7 @@ class Relay:
     def __init__(self, address: str) -> None:
         host, port = address.split(":")
         self._target = host, int(port)
-        # With no room for connections that nobody takes, those that come while it is cut are not even established.
-        self._listening = socket.create_server((LOOPBACK, 0), backlog=0)
+        self._listening = socket.create_server((LOOPBACK, 0), backlog=BACKLOG)
         self.address = f"{LOOPBACK}:{self._listening.getsockname()[1]}"
         own_port = self._listening.getsockname()[1]
         self._there = LOOPBACK.encode() + int(port).to_bytes(4, "big")
@@ -57,9 +60,13 @@ class Relay:
     def cut(self) -> Iterator[None]:
         """Nothing comes through, and nobody is told. What was sent meanwhile comes late, as TCP sends it again."""
         self._passes.clear()
+        # With no room for connections that nobody takes, those that come now are not even established. At any other
+        # time a thread that is late to take one must not cost its client the second until TCP asks again.
+        self._listening.listen(0)
         try:
             yield
         finally:
+            self._listening.listen(BACKLOG)
             self._passes.set()
 
     @contextmanager
@@ -91,7 +98,7 @@ class Relay:
                 continue
             self._passes.wait()
             try:
-                far = socket.create_connection(self._target, timeout=30)
+                far = socket.create_connection(self._target, timeout=TIMEOUT)
             except OSError:
                 near.close()
                 continue
@@ -110,16 +117,16 @@ class Relay:
         self._end(far)
 
     def _back(self, far: socket.socket, near: socket.socket) -> None:
-        held = b""
+        # An address may come in two pieces, so that answers go on whole.
+        held = bytearray()
         with suppress(OSError):
             while data := self._received(far):
                 if self._loses_answers:
                     continue
-                data = (held + data).replace(self._there, self._here)
-                # An address may come in two pieces.
-                kept = next((n for n in range(len(self._there) - 1, 0, -1) if data.endswith(self._there[:n])), 0)
-                held = data[len(data) - kept :]
-                near.sendall(data[: len(data) - kept])
+                held += data
+                while len(held) >= SIZE.size and len(held) >= (end := SIZE.size + SIZE.unpack_from(held)[0]):
+                    near.sendall(held[:end].replace(self._there, self._here))
+                    del held[:end]
         self._end(near)
 
     def _received(self, sock: socket.socket) -> bytes:

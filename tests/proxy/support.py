@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Self
@@ -27,11 +28,11 @@ from kio.schema.errors import ErrorCode
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.static.primitive import i8, i32Timedelta
 
-from strandline.proxy.cluster import Cluster
+from strandline.proxy.cluster import Cluster, Limits
 from strandline.stack.kafka import KafkaCluster
 from strandline.stack.ports import LOOPBACK, free_port
 from strandline.wire.kafka_frames import api_name
-from tests.support import TIMEOUT
+from tests.support import TIMEOUT, wait_for
 from tests.topics import create_topics
 
 PORTS = 4
@@ -40,6 +41,8 @@ COUNTS_FILE = "STRANDLINE_PROXY_COUNTS"
 WEST = [{"match": "eu.*", "cluster": "west"}]
 WEST_IDS = [{"match": "eu-*", "cluster": "west"}]
 TRIES = 5
+PATIENT = Limits(connect_s=TIMEOUT, request_s=TIMEOUT, health_s=TIMEOUT)
+"""For clusters that a test asks itself: how slow the machine is does not matter."""
 SAMPLE = re.compile(r'^strandline_proxy_requests_total\{api="(\w+)",cluster="(\w+)",version="(\d+)"\} ([0-9.e+]+)$')
 
 
@@ -59,7 +62,7 @@ class Proxied:
 
     def requests(self) -> Counter[tuple[str, str, int]]:
         """How often each API was used so far: cluster, API, version."""
-        with urllib.request.urlopen(f"http://{self.pages}/metrics", timeout=10) as page:
+        with urllib.request.urlopen(f"http://{self.pages}/metrics", timeout=TIMEOUT) as page:
             lines = page.read().decode().splitlines()
         found: Counter[tuple[str, str, int]] = Counter()
         for line in lines:
@@ -74,13 +77,13 @@ class Proxied:
 
     def figure(self, name: str) -> float:
         """One of its metrics that has no labels."""
-        with urllib.request.urlopen(f"http://{self.pages}/metrics", timeout=10) as page:
+        with urllib.request.urlopen(f"http://{self.pages}/metrics", timeout=TIMEOUT) as page:
             lines = page.read().decode().splitlines()
         return next(float(line.split()[1]) for line in lines if line.startswith(f"strandline_proxy_{name} "))
 
     def labelled(self, name: str, cluster: str) -> float:
         """One of its metrics of a cluster; 0 for one that was not counted yet."""
-        with urllib.request.urlopen(f"http://{self.pages}/metrics", timeout=10) as page:
+        with urllib.request.urlopen(f"http://{self.pages}/metrics", timeout=TIMEOUT) as page:
             lines = page.read().decode().splitlines()
         start = f'strandline_proxy_{name}{{cluster="{cluster}"}} '
         return next((float(line.split()[1]) for line in lines if line.startswith(start)), 0.0)
@@ -88,16 +91,26 @@ class Proxied:
     def offered(self) -> dict[str, tuple[int, int]]:
         """The versions of each API that it offers."""
         host, port = self.address.split(":")
-        with socket.create_connection((host, int(port)), timeout=10) as connection:
+        with socket.create_connection((host, int(port)), timeout=TIMEOUT) as connection:
             connection.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
-            (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
-            body = connection.recv(size, socket.MSG_WAITALL)
+            (size,) = struct.unpack(">i", received(connection, 4))
+            body = received(connection, size)
         return {api_name(key): (low, high) for key, low, high in struct.iter_unpack(">hhh", body[10:])}
 
     def keep_counts(self, file: Path) -> None:
         """Write down what was used and what is offered."""
         used = [[*key, count] for key, count in sorted(self.requests().items())]
         file.write_text(json.dumps({"requests": used, "offered": [[n, *v] for n, v in self.offered().items()]}))
+
+
+def received(connection: socket.socket, count: int) -> bytes:
+    """The next bytes, so many. A socket with a timeout does not block, so that MSG_WAITALL does not wait for all."""
+    found = bytearray()
+    while len(found) < count:
+        part = connection.recv(min(count - len(found), 1 << 20))
+        assert part, f"the connection was closed after {len(found)} of {count} bytes"
+        found += part
+    return bytes(found)
 
 
 def free_ports(count: int) -> int:
@@ -147,8 +160,11 @@ def place(file: Path) -> None:
 
 
 @contextmanager
-def running(file: Path, *, again: bool = False, **options: Any) -> Iterator[Proxied]:
+def running(file: Path, *, again: bool = False, ready: bool = True, **options: Any) -> Iterator[Proxied]:
     """The proxy of a file, until it is left. `again`: on the ports that it had, where its clients look for it.
+
+    It serves, and says so, also while a cluster does not answer. Unless a test wants that (`ready=False`), all of them
+    are waited for: on a slow machine the first answer may come after the proxy's own limit.
 
     Ports that were free may be somebody's by the time the proxy wants them; then it is given others.
     """
@@ -160,7 +176,10 @@ def running(file: Path, *, again: bool = False, **options: Any) -> Iterator[Prox
             assert line.startswith("serving"), log.read_text()
             content = json.loads(file.read_text())
             address = f"{LOOPBACK}:{content['listen']['bootstrap_port']}"
-            yield Proxied(process, address, file, log, content["observe"])
+            proxy = Proxied(process, address, file, log, content["observe"])
+            if ready:
+                wait_for(partial(is_ready, proxy), "every cluster answers the proxy")
+            yield proxy
             return
 
 
@@ -178,7 +197,7 @@ def _started(file: Path, **options: Any) -> "Iterator[tuple[subprocess.Popen[str
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(20)
+            process.wait(TIMEOUT)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -187,9 +206,11 @@ def _started(file: Path, **options: Any) -> "Iterator[tuple[subprocess.Popen[str
 
 
 @contextmanager
-def proxied(directory: Path, *, sections: Mapping[str, Any] | None = None, **clusters: Any) -> Iterator[Proxied]:
+def proxied(
+    directory: Path, *, sections: Mapping[str, Any] | None = None, ready: bool = True, **clusters: Any
+) -> Iterator[Proxied]:
     """A proxy in front of clusters given by their addresses or sections."""
-    with running(configured(directory, clusters, **(sections or {}))) as proxy:
+    with running(configured(directory, clusters, **(sections or {})), ready=ready) as proxy:
         yield proxy
 
 
@@ -244,7 +265,7 @@ def take(consumer: Consumer, count: int, within: float = TIMEOUT) -> "list[Messa
 def record_count(settings: Mapping[str, Any], topic: str) -> int:
     """How many records a topic of one partition has."""
     consumer = Consumer({**settings, "group.id": "counter"})
-    low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
+    low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=TIMEOUT)
     consumer.close()
     return high - low
 
@@ -253,7 +274,7 @@ def level_producer_ids(clusters: Iterable[KafkaCluster]) -> None:
     """Let all clusters give out the same producer id next."""
 
     async def level() -> None:
-        asked = [Cluster(cluster.name, cluster.settings()) for cluster in clusters]
+        asked = [Cluster(cluster.name, cluster.settings(), PATIENT) for cluster in clusters]
         request = InitProducerIdRequest(
             transactional_id=None, transaction_timeout=i32Timedelta.parse(timedelta(minutes=1))
         )
@@ -278,7 +299,7 @@ def level_producer_ids(clusters: Iterable[KafkaCluster]) -> None:
 
 async def configuration_of(proxy: Proxied, kind: int, name: str) -> tuple[str, ErrorCode]:
     """Ask for the configuration of something: its name in the answer, and the error."""
-    asked = Cluster("proxy", {"bootstrap.servers": proxy.address})
+    asked = Cluster("proxy", {"bootstrap.servers": proxy.address}, PATIENT)
     resource = DescribeConfigsResource(resource_type=i8(kind), resource_name=name, configuration_keys=None)
     try:
         (found,) = (await asked.ask(DescribeConfigsRequest(resources=(resource,)))).results
@@ -290,11 +311,21 @@ async def configuration_of(proxy: Proxied, kind: int, name: str) -> tuple[str, E
 def is_down(proxy: Proxied, cluster: str) -> bool:
     """Whether the proxy says that a cluster does not answer."""
     try:
-        urllib.request.urlopen(f"http://{proxy.pages}/readyz", timeout=10).close()
+        urllib.request.urlopen(f"http://{proxy.pages}/readyz", timeout=TIMEOUT).close()
     except urllib.error.HTTPError as answer:
         with answer:
             return f"cluster {cluster} does not answer" in answer.read().decode()
     return False
+
+
+def is_ready(proxy: Proxied) -> bool:
+    """Whether every worker finds every cluster up."""
+    try:
+        urllib.request.urlopen(f"http://{proxy.pages}/readyz", timeout=TIMEOUT).close()
+    except urllib.error.HTTPError as answer:
+        answer.close()
+        return False
+    return True
 
 
 class Writer:
@@ -339,7 +370,7 @@ def lies_there(cluster: KafkaCluster, topic: str, expected: Counter[str]) -> boo
 def values_of(cluster: KafkaCluster, topic: str) -> Counter[str]:
     """The values of a topic, read from its cluster itself, up to the end of every partition."""
     reader = Consumer({**cluster.settings(), "group.id": f"whole-{time.monotonic_ns()}", "enable.partition.eof": True})
-    partitions = reader.list_topics(topic, timeout=30).topics[topic].partitions
+    partitions = reader.list_topics(topic, timeout=TIMEOUT).topics[topic].partitions
     reader.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
     found: Counter[str] = Counter()
     ended: set[int | None] = set()

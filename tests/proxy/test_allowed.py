@@ -27,7 +27,7 @@ from kio.static.primitive import f64, i8
 
 from strandline.proxy.cluster import Cluster
 from strandline.stack.kafka import KafkaCluster
-from tests.proxy.support import Proxied, proxied
+from tests.proxy.support import PATIENT, Proxied, proxied
 from tests.support import TIMEOUT, wait_for
 
 Clusters = tuple[KafkaCluster, KafkaCluster]
@@ -37,7 +37,7 @@ ANY_ACL = ACLFilter(None, None, ACLOperation.ANY, ACLPermissionType.ANY, ANYTHIN
 
 def ask(address: str, request: Any) -> Any:
     async def answer() -> Any:
-        cluster = Cluster("asked", {"bootstrap.servers": address})
+        cluster = Cluster("asked", {"bootstrap.servers": address}, PATIENT)
         try:
             return await cluster.ask(request)
         finally:

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from strandline.proxy.hold import MOST_BYTES
 from strandline.proxy.session import LARGEST_GATHERED
-from tests.proxy.support import Proxied, create, read, write
-from tests.support import wait_for
+from tests.proxy.support import Proxied, create, read, received, write
+from tests.support import TIMEOUT, wait_for
 
 API_VERSIONS = struct.pack(">hhih", 18, 0, 7, -1)
 
 
 def asked(proxy: Proxied, sent: bytes, *, port: int | None = None) -> bytes:
-    """What comes back for some bytes until the proxy closes or a second has passed."""
+    """What comes back for some bytes until the proxy closes the connection, which it has to."""
     host, own = proxy.address.split(":")
-    with socket.create_connection((host, port or int(own)), timeout=10) as connection:
+    with socket.create_connection((host, port or int(own)), timeout=TIMEOUT) as connection:
         found = b""
         try:
             # It may be closed before all is sent.
@@ -29,7 +29,7 @@ def asked(proxy: Proxied, sent: bytes, *, port: int | None = None) -> bytes:
             connection.shutdown(socket.SHUT_WR)
             while part := connection.recv(1 << 16):
                 found += part
-        except OSError:
+        except ConnectionError:
             pass
         return found
 
@@ -54,9 +54,9 @@ def uvarint(value: int) -> bytes:
 
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0_with_error_35(proxy: Proxied) -> None:
     host, port = proxy.address.split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT) as connection:
         connection.sendall(frame(struct.pack(">hhih", 18, 99, 7, -1)))
-        size, correlation, code, count = struct.unpack(">iihi", connection.recv(14, socket.MSG_WAITALL))
+        size, correlation, code, count = struct.unpack(">iihi", received(connection, 14))
     assert (correlation, code) == (7, 35)
     assert count > 40
     assert size == 4 + 2 + 4 + 6 * count
@@ -98,7 +98,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0_with_error_
 def test_what_is_no_request_ends_its_connection_with_a_reason(proxy: Proxied, sent: bytes, reason: str) -> None:
     before = len(proxy.log.read_text())
     assert asked(proxy, sent) == b""
-    wait_for(lambda: reason in proxy.log.read_text()[before:], "the reason is told", 20)
+    wait_for(lambda: reason in proxy.log.read_text()[before:], "the reason is told")
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -118,10 +118,10 @@ def test_garbage_troubles_nobody_else(proxy: Proxied, data: st.DataObject) -> No
 
 def asked_versions(proxy: Proxied) -> bytes:
     host, port = proxy.address.split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT) as connection:
         connection.sendall(frame(API_VERSIONS))
-        size = connection.recv(4, socket.MSG_WAITALL)
-        return size + connection.recv(struct.unpack(">i", size)[0], socket.MSG_WAITALL)
+        size = received(connection, 4)
+        return size + received(connection, struct.unpack(">i", size)[0])
 
 
 def test_memory_stays_bounded_under_frames_that_never_end(proxy: Proxied) -> None:
@@ -130,15 +130,19 @@ def test_memory_stays_bounded_under_frames_that_never_end(proxy: Proxied) -> Non
     def memory() -> int:
         return int(Path(f"/proc/{proxy.process.pid}/statm").read_text().split()[1]) * 4096
 
-    before = memory()
+    def begun_so_far() -> int:
+        return proxy.requests()["east", "metadata", 8]
+
+    before, begun_before = memory(), begun_so_far()
     # A Metadata request that says it has eight megabytes, a little of which comes.
     begun = struct.pack(">ihhih", 8_000_000, 3, 8, 1, -1) + bytes(50_000)
     connections = []
     try:
         for _ in range(100):
-            connection = socket.create_connection((host, int(port)), timeout=10)
+            connection = socket.create_connection((host, int(port)), timeout=TIMEOUT)
             connection.sendall(begun)
             connections.append(connection)
+        wait_for(lambda: begun_so_far() >= begun_before + len(connections), "the proxy has read a part of each")
         create(proxy.settings(), {"while-flooded": 1})
         write(proxy.settings(), [("while-flooded", "a")])
         assert len(read(proxy.settings(), ["while-flooded"], 1)) == 1
@@ -156,9 +160,9 @@ def test_large_requests_are_answered_beside_frames_that_never_end(proxy: Proxied
     names = b"".join(struct.pack(">h", 9) + b"none-%04d" % number for number in range(3000))
     with ExitStack() as connections:
         for _ in range(many):
-            connection = connections.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            connection = connections.enter_context(socket.create_connection((host, int(port)), timeout=TIMEOUT))
             connection.sendall(begun)
         wait_for(lambda: proxy.requests()["east", "metadata", 7] - before == many, "all have begun")
-        asks = connections.enter_context(socket.create_connection((host, int(port)), timeout=30))
+        asks = connections.enter_context(socket.create_connection((host, int(port)), timeout=TIMEOUT))
         asks.sendall(frame(struct.pack(">hhihi", 3, 4, 9, -1, 3000) + names + b"\0"))
-        assert struct.unpack(">ii", asks.recv(8, socket.MSG_WAITALL))[1] == 9
+        assert struct.unpack(">ii", received(asks, 8))[1] == 9

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,12 +18,12 @@ from strandline.stack.kafka import KafkaCluster
 from strandline.stack.ports import LOOPBACK
 from strandline.wire.kafka_frames import API_VERSIONS, answer_type, encode_answer
 from strandline.wire.refusal import NO_TIME, item_type
-from tests.proxy.support import create
+from tests.proxy.support import PATIENT, create
+from tests.support import TIMEOUT
 
 TOPIC = "told-anew"
 FETCH = 1
 FEATURE = "transaction.version"
-WITHIN_S = 60.0
 
 
 def test_metadata_is_read_anew_only_when_something_in_it_is_another(
@@ -32,7 +33,7 @@ def test_metadata_is_read_anew_only_when_something_in_it_is_another(
 
 
 async def told(kafka: KafkaCluster) -> None:
-    cluster = Cluster("east", {"bootstrap.servers": kafka.address})
+    cluster = Cluster("east", {"bootstrap.servers": kafka.address}, PATIENT)
     try:
 
         async def is_the_same() -> bool:
@@ -53,7 +54,7 @@ async def told(kafka: KafkaCluster) -> None:
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(TIMEOUT):
         while not await holds():
             await asyncio.sleep(0.02)
 
@@ -63,7 +64,7 @@ def test_a_broker_that_is_gone_does_not_make_its_cluster_so(clusters: tuple[Kafk
 
 
 async def without_one(kafka: KafkaCluster) -> None:
-    cluster = Cluster("east", {"bootstrap.servers": kafka.address})
+    cluster = Cluster("east", {"bootstrap.servers": kafka.address}, PATIENT)
     try:
         await cluster.metadata()
         await cluster.learn()
@@ -84,14 +85,14 @@ async def without_one(kafka: KafkaCluster) -> None:
 
 
 def test_nobody_waits_longer_than_said_for_a_cluster_that_is_frozen_and_the_health_check_for_nobody() -> None:
-    asyncio.run(asyncio.wait_for(frozen(), WITHIN_S))
+    asyncio.run(asyncio.wait_for(frozen(), TIMEOUT))
 
 
 async def frozen() -> None:
     # Connections are taken by the kernel, and nobody answers over them.
     with socket.create_server((LOOPBACK, 0), backlog=1000) as silent:
         host, port = silent.getsockname()
-        limits = Limits(connect_s=50, request_s=1, health_s=0.1, failures=1000)
+        limits = Limits(connect_s=5000, request_s=5000, health_s=0.1, failures=1000)
         cluster = Cluster("west", {"bootstrap.servers": f"{host}:{port}"}, limits)
         request = metadata_request(None, create=False)
         asking = [asyncio.create_task(cluster.ask(request)) for _ in range(3 * MOST_CONNECTIONS)]
@@ -99,7 +100,14 @@ async def frozen() -> None:
         with pytest.raises(KafkaError, match=r"within 0\.1 s"):
             await cluster.metadata()
         assert not any(task.done() for task in asking)
-        failures = await asyncio.gather(*asking, return_exceptions=True)
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        # With a limit for everybody, everybody is let go: who waits for an answer, and who for a connection.
+        cluster.limit(replace(limits, request_s=1))
+        failures = await asyncio.gather(
+            *(cluster.ask(request) for _ in range(3 * MOST_CONNECTIONS)), return_exceptions=True
+        )
         assert all(isinstance(failure, KafkaError) for failure in failures)
         assert sum("no free connection within 1 s" in str(failure) for failure in failures) >= MOST_CONNECTIONS
         # When it is found down, nobody waits for it any more, neither for a connection nor for an answer.
@@ -122,12 +130,12 @@ async def until_all_wait(cluster: Cluster) -> None:
 def test_who_waits_for_one_broker_holds_up_nobody_who_asks_another(
     clusters: tuple[KafkaCluster, KafkaCluster],
 ) -> None:
-    asyncio.run(asyncio.wait_for(beside_a_silent_one(clusters[0]), WITHIN_S))
+    asyncio.run(asyncio.wait_for(beside_a_silent_one(clusters[0]), TIMEOUT))
 
 
 async def beside_a_silent_one(kafka: KafkaCluster) -> None:
     with socket.create_server((LOOPBACK, 0), backlog=1000) as silent:
-        cluster = Cluster("east", {"bootstrap.servers": kafka.address}, Limits(connect_s=5000, request_s=5000))
+        cluster = Cluster("east", {"bootstrap.servers": kafka.address}, replace(PATIENT, request_s=5000))
         await cluster.metadata()
         cluster.brokers[7] = Broker(LOOPBACK, silent.getsockname()[1], None)
         request = metadata_request(None, create=False)
@@ -146,11 +154,11 @@ async def beside_a_silent_one(kafka: KafkaCluster) -> None:
 def test_nothing_is_kept_for_brokers_that_there_are_not_nor_once_a_cluster_is_gone(
     clusters: tuple[KafkaCluster, KafkaCluster],
 ) -> None:
-    asyncio.run(asyncio.wait_for(nothing_kept(clusters[0]), WITHIN_S))
+    asyncio.run(asyncio.wait_for(nothing_kept(clusters[0]), TIMEOUT))
 
 
 async def nothing_kept(kafka: KafkaCluster) -> None:
-    cluster = Cluster("east", {"bootstrap.servers": kafka.address})
+    cluster = Cluster("east", {"bootstrap.servers": kafka.address}, PATIENT)
     request = metadata_request(None, create=False)
     await cluster.metadata()
     assert len(cluster._idle[ANY]) == 1
@@ -200,14 +208,14 @@ class OfAVersion:
 
 
 def test_a_cluster_speaks_what_all_its_brokers_do_as_they_are_now() -> None:
-    asyncio.run(asyncio.wait_for(upgraded(), WITHIN_S))
+    asyncio.run(asyncio.wait_for(upgraded(), TIMEOUT))
 
 
 async def upgraded() -> None:
     brokers = [OfAVersion(17, 1), OfAVersion(18, 2)]
     servers = [await asyncio.start_server(broker.serve, LOOPBACK, 0) for broker in brokers]
     places = [server.sockets[0].getsockname()[:2] for server in servers]
-    cluster = Cluster("east", {"bootstrap.servers": f"{places[1][0]}:{places[1][1]}"})
+    cluster = Cluster("east", {"bootstrap.servers": f"{places[1][0]}:{places[1][1]}"}, PATIENT)
     try:
         await cluster.learn()
         assert cluster.versions[FETCH] == (0, 18)

@@ -13,6 +13,8 @@ from tests.proxy.support import configured
 from tests.support import run_warm
 
 Content = dict[str, Any]
+# What is wrong is seen when the clusters have answered: they are waited for, however slow the machine is.
+PATIENT = {"connect_s": 120, "health_s": 120}
 
 
 def both_primary(content: Content) -> None:
@@ -82,7 +84,7 @@ def test_one_cluster_under_two_names_is_not_served(
     workers: int, clusters: tuple[KafkaCluster, KafkaCluster], tmp_path: Path
 ) -> None:
     address = clusters[0].address
-    file = configured(tmp_path, {"east": address, "west": address}, workers=workers)
+    file = configured(tmp_path, {"east": address, "west": address}, workers=workers, timeouts=PATIENT)
     ended = run_warm("proxy", "--config", str(file))
     assert (ended.returncode, ended.stdout) == (1, "")
     last = ended.stderr.splitlines()[-1]
@@ -93,7 +95,7 @@ def test_one_cluster_under_two_names_is_not_served(
 def test_where_a_port_for_a_broker_is_taken_nothing_is_served(
     workers: int, clusters: tuple[KafkaCluster, KafkaCluster], tmp_path: Path
 ) -> None:
-    file = configured(tmp_path, {"east": clusters[0].address}, workers=workers)
+    file = configured(tmp_path, {"east": clusters[0].address}, workers=workers, timeouts=PATIENT)
     with socket.create_server(
         ("127.0.0.1", json.loads(file.read_text())["listen"]["first_broker_port"] + 1)
     ) as stranger:

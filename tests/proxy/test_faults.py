@@ -18,13 +18,16 @@ from kio.static.primitive import i8, i16
 from strandline.proxy.cluster import Cluster
 from strandline.stack.kafka import KafkaCluster
 from strandline.stack.stack import Stack
+from tests.proxy.raw import asked
 from tests.proxy.relay import Relay
 from tests.proxy.support import (
+    PATIENT,
     Proxied,
     Writer,
     configured,
     create,
     is_down,
+    is_ready,
     lies_there,
     proxied,
     read,
@@ -38,7 +41,7 @@ from tests.support import TIMEOUT, frozen, wait_for
 
 Clusters = tuple[KafkaCluster, KafkaCluster]
 TRANSACTIONS = "transaction.version"
-DOWNGRADE = 2
+UPGRADE, DOWNGRADE = 1, 2
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +52,17 @@ def fragile() -> Iterator[Clusters]:
 
 
 @pytest.fixture(scope="module")
-def both(fragile: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
+def shared(fragile: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     east, west = fragile
     with proxied(Path(tmp_path_factory.mktemp("faults")), east=east.address, west=west.address) as proxy:
         yield proxy
+
+
+@pytest.fixture
+def both(shared: Proxied) -> Proxied:
+    """A proxy that has found both clusters again, whatever a test before did to them."""
+    wait_for(lambda: is_ready(shared), "both clusters answer the proxy")
+    return shared
 
 
 def test_a_frozen_cluster_troubles_only_its_own_topics_and_none_of_them_is_omitted(
@@ -66,13 +76,14 @@ def test_a_frozen_cluster_troubles_only_its_own_topics_and_none_of_them_is_omitt
             wait_for(lambda: is_down(both, "west"), "it is seen that the cluster does not answer")
             write(both.settings(), [("frost", f"{n}") for n in range(200)])
             assert len(read(both.settings(), ["frost"], 200)) == 200
-            listed = AdminClient(both.settings()).list_topics(timeout=30).topics
+            listed = AdminClient(both.settings()).list_topics(timeout=TIMEOUT).topics
             assert "eu.frost" in listed
             assert listed["eu.frost"].partitions[0].leader == -1
             # Nor are they when the file is read again meanwhile.
+            reloads = both.log.read_text().count("reloaded; serving")
             both.process.send_signal(signal.SIGHUP)
-            wait_for(lambda: "reloaded; serving" in both.log.read_text(), "the file is read again")
-            listed = AdminClient(both.settings()).list_topics(timeout=30).topics
+            wait_for(lambda: both.log.read_text().count("reloaded; serving") > reloads, "the file is read again")
+            listed = AdminClient(both.settings()).list_topics(timeout=TIMEOUT).topics
             assert listed["eu.frost"].partitions[0].leader == -1
             before = writer.acknowledged.total()
         wait_for(lambda: writer.acknowledged.total() > before + 50, "the writer goes on")
@@ -223,7 +234,8 @@ def test_a_proxy_that_is_killed_and_started_again_loses_nothing(fragile: Cluster
 def test_a_proxy_starts_before_its_clusters_and_serves_when_they_are_there(fragile: Clusters, tmp_path: Path) -> None:
     east, west = fragile
     west.brokers[0].stop(signal.SIGKILL, 0.0)
-    with proxied(tmp_path, east=east.address, west=west.address) as proxy:
+    with proxied(tmp_path, east=east.address, west=west.address, ready=False) as proxy:
+        wait_for(lambda: not is_down(proxy, "east"), "the proxy finds the cluster that is there")
         assert is_down(proxy, "west")
         create(proxy.settings(), {"early": 1})
         write(proxy.settings(), [("early", "a")])
@@ -238,22 +250,23 @@ def test_a_proxy_starts_before_its_clusters_and_serves_when_they_are_there(fragi
 def test_a_client_that_does_not_read_costs_little_and_stops_only_itself(both: Proxied, fragile: Clusters) -> None:
     create(both.settings(), {"slow": 1})
     write(both.settings(), [("slow", f"{n}".ljust(100_000, "x")) for n in range(300)])
-    partition = AdminClient(both.settings()).list_topics("slow", timeout=30)
+    partition = AdminClient(both.settings()).list_topics("slow", timeout=TIMEOUT)
     node = partition.brokers[partition.topics["slow"].partitions[0].leader]
 
     def memory() -> int:
         return int(Path(f"/proc/{both.process.pid}/statm").read_text().split()[1]) * 4096
 
-    before = memory()
+    before, asked_before = memory(), asked(both, "fetch")
     # Fetch 4 of 30 megabytes, ten times, by clients that never read.
     topic = struct.pack(">ih4siiqi", 1, 4, b"slow", 1, 0, 0, 30 << 20)
     body = struct.pack(">hhihiiiib", 1, 4, 1, -1, -1, 100, 1, 30 << 20, 0) + topic
     deaf = []
     try:
         for _ in range(10):
-            connection = socket.create_connection((node.host, node.port), timeout=10)
+            connection = socket.create_connection((node.host, node.port), timeout=TIMEOUT)
             connection.sendall(struct.pack(">i", len(body)) + body)
             deaf.append(connection)
+        wait_for(lambda: asked(both, "fetch") >= asked_before + len(deaf), "all have asked")
         assert len(read(both.settings(), ["slow"], 300)) == 300
         assert memory() - before < 60 << 20
     finally:
@@ -263,15 +276,13 @@ def test_a_client_that_does_not_read_costs_little_and_stops_only_itself(both: Pr
 
 def test_a_feature_that_is_set_lower_while_the_proxy_runs_is_told_to_clients(both: Proxied, fragile: Clusters) -> None:
     async def lowered() -> None:
-        west = Cluster("west", fragile[1].settings())
-        through = Cluster("proxy", {"bootstrap.servers": both.address})
+        west = Cluster("west", fragile[1].settings(), PATIENT)
+        through = Cluster("proxy", {"bootstrap.servers": both.address}, PATIENT)
         try:
             await through.learn()
             before = through.features_epoch
             assert through.finalized[TRANSACTIONS][1] == 2
-            lower = FeatureUpdateKey(feature=TRANSACTIONS, max_version_level=i16(1), upgrade_type=i8(DOWNGRADE))
-            answer = await west.ask(UpdateFeaturesRequest(feature_updates=(lower,), validate_only=False))
-            assert answer.error_code is ErrorCode.none, answer
+            await update(west, 1, DOWNGRADE)
             while through.finalized[TRANSACTIONS][1] == 2:
                 await asyncio.sleep(0.05)
                 await through.learn()
@@ -279,7 +290,13 @@ def test_a_feature_that_is_set_lower_while_the_proxy_runs_is_told_to_clients(bot
             # Who was told the other level takes this one for the later word.
             assert through.features_epoch > before
         finally:
+            await update(west, 2, UPGRADE)
             west.close()
             through.close()
+
+    async def update(west: Cluster, level: int, kind: int) -> None:
+        wanted = FeatureUpdateKey(feature=TRANSACTIONS, max_version_level=i16(level), upgrade_type=i8(kind))
+        answer = await west.ask(UpdateFeaturesRequest(feature_updates=(wanted,), validate_only=False))
+        assert answer.error_code is ErrorCode.none, answer
 
     asyncio.run(asyncio.wait_for(lowered(), TIMEOUT))

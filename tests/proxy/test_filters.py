@@ -1,6 +1,7 @@
 """Filters of a user's see, answer, change and route, as docs/proxy.md says."""
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,9 @@ from strandline.proxy.filters import load_filters
 from strandline.proxy.rules.admin import BROKER
 from strandline.stack.kafka import KafkaCluster
 from tests.proxy.raw import answer, at_bootstrap, at_leader, coordinator, metadata
-from tests.proxy.support import configuration_of, create, proxied, read, write
+from tests.proxy.support import PATIENT, configuration_of, configured, create, proxied, read, write
 from tests.proxy.test_no_acks import request as produce
-from tests.support import TIMEOUT, wait_for
+from tests.support import TIMEOUT, run_warm, wait_for
 
 Clusters = tuple[KafkaCluster, KafkaCluster]
 
@@ -36,13 +37,13 @@ def test_the_examples_of_the_routing_api_work_together(clusters: Clusters, tmp_p
         admin = AdminClient(proxy.settings())
 
         def shown() -> set[str]:
-            listed = admin.list_consumer_groups(request_timeout=30).result(TIMEOUT)
+            listed = admin.list_consumer_groups(request_timeout=TIMEOUT).result(TIMEOUT)
             return {group.group_id for group in listed.valid}
 
         wait_for(lambda: "eu-filtered" in shown(), "the group is listed")
         assert "secret-group" not in shown()
         # What a filter found in a cluster is what the client is told, with the ids and addresses that it knows.
-        listed = admin.list_topics("filtered", timeout=30)
+        listed = admin.list_topics("filtered", timeout=TIMEOUT)
         assert len(listed.topics["filtered"].partitions) == 3
         for group, node, cluster in (("eu-filtered", 1_000_001, "west"), ("filtered", 1, "east")):
             with at_bootstrap(proxy) as connection:
@@ -67,7 +68,7 @@ def test_the_routing_api_asks_one_some_or_all(clusters: Clusters) -> None:
     async def asked() -> None:
         east, west = clusters
         gone = {"bootstrap.servers": "127.0.0.1:1"}
-        known = {"east": Cluster("east", east.settings()), "west": Cluster("west", west.settings())}
+        known = {one: Cluster(one, kafka.settings(), PATIENT) for one, kafka in (("east", east), ("west", west))}
         routing = RoutingContext(
             {**known, "north": Cluster("north", gone)}, Blocks({"east": 0, "west": 1, "north": 2}), "east"
         )
@@ -96,7 +97,7 @@ def test_a_filter_answers_metadata_from_all_clusters(clusters: Clusters, tmp_pat
     east, west = clusters
     names = ["tests.proxy.filters:MetadataAggregation"]
     with proxied(tmp_path, sections={"filters": names}, east=east.address, west=west.address) as proxy:
-        listed = AdminClient(proxy.settings()).list_topics(timeout=30)
+        listed = AdminClient(proxy.settings()).list_topics(timeout=TIMEOUT)
         assert str(listed.cluster_id) == "merged by a filter"
         assert sorted(listed.brokers) == [1, 1_000_001]
         create(proxy.settings(), {"merged": 1, "eu.merged": 1})
@@ -109,13 +110,13 @@ def test_a_filter_chooses_one_cluster_for_a_connection(clusters: Clusters, tmp_p
     east, west = clusters
     names = ["tests.proxy.filters:WestOnly"]
     with proxied(tmp_path, sections={"filters": names}, east=east.address, west=west.address) as proxy:
-        listed = AdminClient(proxy.settings()).list_topics(timeout=30)
+        listed = AdminClient(proxy.settings()).list_topics(timeout=TIMEOUT)
         assert list(listed.brokers) == [1_000_001]
         write(proxy.settings(), [("not-eu", "a")])
         # A broker of the other one is none to who is here.
         assert asyncio.run(configuration_of(proxy, BROKER, "1")) == ("1", ErrorCode.invalid_request)
         assert asyncio.run(configuration_of(proxy, BROKER, "1000001")) == ("1000001", ErrorCode.none)
-    topics = AdminClient({**west.settings()}).list_topics(timeout=30).topics
+    topics = AdminClient({**west.settings()}).list_topics(timeout=TIMEOUT).topics
     assert "not-eu" in topics
 
 
@@ -140,8 +141,9 @@ def test_who_wants_no_acknowledgement_has_none_from_a_filter_either(clusters: Cl
     ],
 )
 def test_a_filter_that_cannot_be_is_told_before_anything_starts(name: str, problem: str, tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match=problem), proxied(tmp_path, sections={"filters": [name]}, east="h:1"):
-        pass
+    ended = run_warm("proxy", "--config", configured(tmp_path, {"east": "h:1"}, filters=[name]))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert re.search(problem, ended.stderr)
     with pytest.raises(OptionError, match=problem):
         load_filters([name])
 

@@ -26,6 +26,7 @@ from tests.proxy.support import Proxied, create, level_producer_ids, read, recor
 from tests.support import TIMEOUT, wait_for
 
 Clusters = tuple[KafkaCluster, KafkaCluster]
+PATIENT_MS = str(int(1000 * TIMEOUT))
 ASSIGNORS = ("RangeAssignor", "RoundRobinAssignor", "StickyAssignor", "CooperativeStickyAssignor")
 
 
@@ -40,7 +41,7 @@ def prepared(clusters: Clusters, name: str, partitions: int = 1) -> list[str]:
 def shares(cluster: KafkaCluster, group: str) -> list[int]:
     """How many partitions each member of a group has, as its coordinator sees it."""
     admin = AdminClient({**cluster.settings()})
-    described = admin.describe_consumer_groups([group], request_timeout=30)[group].result(TIMEOUT)
+    described = admin.describe_consumer_groups([group], request_timeout=TIMEOUT)[group].result(TIMEOUT)
     if described.state.name != "STABLE":
         return []
     return sorted(len(member.assignment.topic_partitions) for member in described.members)
@@ -66,9 +67,8 @@ def test_a_group_over_both_clusters_reads_what_idempotent_producers_wrote_and_it
     assert sum(kept.values()) == 40
     tool(proxy.address, GROUPS, "--group", "java", "--reset-offsets", "--to-earliest", "--all-topics", "--execute")
     assert Counter(console_consume(proxy.address, r"(eu\.)?java", 40, "--group", "java")) == expected
-    measured = tool(
-        proxy.address, "ConsumerPerformance", "--topic", "eu.java", "--num-records", "20", "--group", "eu-java-perf"
-    )
+    asked = ("--topic", "eu.java", "--num-records", "20", "--group", "eu-java-perf", "--timeout", PATIENT_MS)
+    measured = tool(proxy.address, "ConsumerPerformance", *asked)
     assert measured.splitlines()[-1].split(", ")[4] == "20", measured
     tool(proxy.address, GROUPS, "--group", "java", "--delete-offsets", "--topic", "eu.java")
     assert offsets(proxy, "java").keys() == {("java", 0), ("java", 1)}
@@ -101,9 +101,13 @@ def test_a_transaction_stays_in_the_cluster_of_its_id(proxy: Proxied, clusters: 
     assert "InvalidTxnStateException" in told
     committed = ("--isolation-level", "read_committed")
     assert len(console_consume(proxy.address, r"eu\.java-txn", 300, "--group", "eu-java", *committed)) == 300
-    states = dict(line.split()[0::3] for line in tool(proxy.address, "TransactionsCommand", "list").splitlines()[1:])
-    assert states["eu-java"] == "CompleteCommit"
-    assert states["us-java"] in {"Empty", "CompleteAbort"}
+
+    def states() -> dict[str, str]:
+        return dict(line.split()[0::3] for line in tool(proxy.address, "TransactionsCommand", "list").splitlines()[1:])
+
+    # A transaction is complete a moment after its last partition is.
+    wait_for(lambda: states()["eu-java"] == "CompleteCommit", "it is complete")
+    assert states()["us-java"] in {"Empty", "CompleteAbort"}
     asked = ("describe", "--transactional-id", "eu-java")
     assert tool(proxy.address, "TransactionsCommand", *asked).splitlines()[1].split()[:2] == ["1000001", "eu-java"]
 
@@ -126,7 +130,7 @@ def test_the_new_groups_work_in_one_cluster_and_are_refused_over_two(proxy: Prox
         write(cluster.settings(), [(topic, "a"), (topic, "b")])
     new = ("--command-property", "group.protocol=consumer")
     assert console_consume(proxy.address, r"eu\.java-848", 2, "--group", "eu-848", *new) == ["a", "b"]
-    over = ("--include", r"(eu\.)?java-848", "--group", "java-848", "--timeout-ms", "30000", *LOOKS_AGAIN, *new)
+    over = ("--include", r"(eu\.)?java-848", "--group", "java-848", "--timeout-ms", PATIENT_MS, *LOOKS_AGAIN, *new)
     assert "only groups with group.protocol=classic" in complaints(proxy.address, CONSUMER, *over)
     assert offsets(proxy, "eu-848") == {("eu.java-848", 0): 2}
 
@@ -136,7 +140,7 @@ def test_a_share_group_works_in_one_cluster(proxy: Proxied, clusters: Clusters) 
     write(clusters[1].settings(), [("eu.java-share", value) for value in "abc"])
     entity = ("--entity-type", "groups", "--entity-name", "eu-share")
     tool(proxy.address, CONFIGS, "--alter", *entity, "--add-config", "share.auto.offset.reset=earliest")
-    asked = ("--topic", "eu.java-share", "--group", "eu-share", "--max-messages", "3", "--timeout-ms", "60000")
+    asked = ("--topic", "eu.java-share", "--group", "eu-share", "--max-messages", "3", "--timeout-ms", PATIENT_MS)
     assert tool(proxy.address, SHARE_CONSUMER, *asked).splitlines() == ["a", "b", "c"]
 
 
@@ -146,7 +150,7 @@ def test_the_offsets_of_a_share_group_are_shown_reset_and_deleted(proxy: Proxied
     write(clusters[1].settings(), [("eu.java-shared", value) for value in "ab"])
     entity = ("--entity-type", "groups", "--entity-name", "eu-shared")
     tool(proxy.address, CONFIGS, "--alter", *entity, "--add-config", "share.auto.offset.reset=earliest")
-    asked = ("--topic", "eu.java-shared", "--group", "eu-shared", "--max-messages", "2", "--timeout-ms", "60000")
+    asked = ("--topic", "eu.java-shared", "--group", "eu-shared", "--max-messages", "2", "--timeout-ms", PATIENT_MS)
     assert tool(proxy.address, SHARE_CONSUMER, *asked).splitlines() == ["a", "b"]
     group = (SHARE_GROUPS, "--group", "eu-shared")
     assert "Empty" in tool(proxy.address, *group, "--describe", "--state")
@@ -160,12 +164,13 @@ def test_the_offsets_of_a_share_group_are_shown_reset_and_deleted(proxy: Proxied
 def test_an_administrator_makes_changes_and_removes_topics(proxy: Proxied) -> None:
     tool(proxy.address, "TopicCommand", "--create", "--topic", "eu.java-adm", "--partitions", "1")
     tool(proxy.address, "TopicCommand", "--alter", "--topic", "eu.java-adm", "--partitions", "3")
-    shown = tool(proxy.address, "TopicCommand", "--describe", "--topic", "eu.java-adm")
-    assert shown.count("Leader: 1000001") == 3
+    described = ("TopicCommand", "--describe", "--topic", "eu.java-adm")
+    # The controller answers before the brokers know of it.
+    wait_for(lambda: tool(proxy.address, *described).count("Leader: 1000001") == 3, "there are three partitions")
     broker = ("--entity-type", "brokers", "--entity-name", "1000001", "--all")
     assert "node.id=1 " in tool(proxy.address, CONFIGS, "--describe", *broker)
     tool(proxy.address, "TopicCommand", "--delete", "--topic", "eu.java-adm")
-    assert "eu.java-adm" not in tool(proxy.address, "TopicCommand", "--list").split()
+    wait_for(lambda: "eu.java-adm" not in tool(proxy.address, "TopicCommand", "--list").split(), "the topic is gone")
 
 
 @pytest.mark.soak
@@ -179,7 +184,8 @@ def test_every_other_tool_of_administrators_works_over_both_clusters(
     assert sorted(ends.split()) == ["eu.java-rest:0:3", "java-rest:0:3"]
     entity = ("--entity-type", "topics", "--entity-name", "eu.java-rest")
     tool(proxy.address, CONFIGS, "--alter", *entity, "--add-config", "retention.ms=1234567")
-    assert "retention.ms=1234567" in tool(proxy.address, CONFIGS, "--describe", *entity)
+    shown = (CONFIGS, "--describe", *entity)
+    wait_for(lambda: "retention.ms=1234567" in tool(proxy.address, *shown), "the broker shows the new configuration")
     assert "brokers 1,1000001" in tool(proxy.address, "LogDirsCommand", "--describe", "--topic-list", ",".join(topics))
     places = [{"topic": topic, "partition": 0} for topic in topics]
     file.write_text(json.dumps({"version": 1, "partitions": [place | {"offset": 2} for place in places]}))

@@ -172,7 +172,14 @@ def test_a_transaction_is_read_when_it_is_committed_and_its_offsets_with_it(
     with closing(consumer_of(proxy.address, topic, group_id=None, isolation_level="read_committed")) as consumer:
         assert take(consumer, 1) == Counter(["committed"])
     with administrator(proxy.address) as admin:
-        assert admin.list_group_offsets({group: [place]})[group][place].offset == 1
+        # The coordinator of the group hears of the commit after the producer has.
+        offsets = wait_for(
+            lambda: [
+                one.offset for one in admin.list_group_offsets({group: [place]})[group].values() if one.offset >= 0
+            ],
+            "the offset is committed",
+        )
+        assert offsets == [1]
         assert name in admin.describe_transactions([name])
         assert name in {one.transactional_id for found in admin.list_transactions().values() for one in found}
 
@@ -207,11 +214,15 @@ def test_an_administrator_sees_one_cluster(proxy: Proxied) -> None:
             cursor = page["next_cursor"]
         assert leaders == {("kp-adm", 0): 1, **{("eu.kp-adm", n): 1_000_001 for n in range(3)}}
         admin.alter_configs([ConfigResource("topic", "eu.kp-adm", {"retention.ms": "1234567"})])
-        found = admin.describe_configs(
-            [ConfigResource("topic", "eu.kp-adm"), ConfigResource("broker", "1000001")], config_filter="all"
-        )
-        assert found["topic"]["eu.kp-adm"]["retention.ms"]["value"] == "1234567"
-        assert found["broker"]["1000001"]["node.id"]["value"] == "1"
+
+        def configured() -> tuple[str, str]:
+            asked = [ConfigResource("topic", "eu.kp-adm"), ConfigResource("broker", "1000001")]
+            found = admin.describe_configs(asked, config_filter="all")
+            shown = found["topic"]["eu.kp-adm"]["retention.ms"], found["broker"]["1000001"]["node.id"]
+            return shown[0]["value"], shown[1]["value"]
+
+        # The controller answers before the broker knows of it.
+        wait_for(lambda: configured() == ("1234567", "1"), "the broker shows the new configuration")
         assert set(topics) <= set(admin.list_config_resources(["TOPIC"])["topic"])
         logs = {one["broker"]: one["log_dirs"][0]["log_dir"] for one in admin.describe_log_dirs(topics)}
         assert logs.keys() == {1, 1_000_001}

@@ -55,7 +55,7 @@ def test_what_is_written_to_topics_of_both_clusters_lies_in_their_owners_and_is_
     for cluster, topic in zip(clusters, ("both", "eu.both"), strict=True):
         mine = [value for name, value in written if name == topic]
         assert values(read(cluster.settings(), [topic], 1000)) == Counter(mine)
-    east, west = (AdminClient({**cluster.settings()}).list_topics(timeout=30).topics for cluster in clusters)
+    east, west = (AdminClient({**cluster.settings()}).list_topics(timeout=TIMEOUT).topics for cluster in clusters)
     assert "eu.both" not in east
     assert "both" not in west
 
@@ -94,7 +94,7 @@ def test_a_group_over_both_clusters_shares_out_all_partitions_and_goes_on_where_
     try:
         again.subscribe(topics)
         assert values(take(again, 20)) == Counter(f"{n}" for n in range(400, 420))
-        committed = again.committed([TopicPartition(topic, 0) for topic in topics], timeout=30)
+        committed = again.committed([TopicPartition(topic, 0) for topic in topics], timeout=TIMEOUT)
         assert all(place.offset >= 0 for place in committed)
     finally:
         again.close()
@@ -110,7 +110,7 @@ def test_offsets_are_kept_where_the_topics_are(proxy: Proxied, clusters: Cluster
     consumer.close()
     for cluster, topic in zip(clusters, ("kept", "eu.kept"), strict=True):
         direct = Consumer({**cluster.settings(), "group.id": "keeper"})
-        (place,) = direct.committed([TopicPartition(topic, 0)], timeout=30)
+        (place,) = direct.committed([TopicPartition(topic, 0)], timeout=TIMEOUT)
         direct.close()
         assert place.offset == 1
     # At home they last while the group does; away from it they say themselves how long.
@@ -147,11 +147,12 @@ def lifetime(cluster: KafkaCluster, group: str, topic: str) -> timedelta | None:
 def test_a_member_that_was_put_out_of_its_group_commits_nowhere(proxy: Proxied) -> None:
     create(proxy.settings(), {"fenced": 1, "eu.fenced": 1})
     write(proxy.settings(), [("fenced", "a"), ("eu.fenced", "b")])
-    settings = proxy.settings(group_id="fence", auto_offset_reset="earliest", session_timeout_ms=6000)
-    stale = Consumer({**settings, "max.poll.interval.ms": 6000, "enable.auto.commit": False})
+    settings = proxy.settings(group_id="fence", auto_offset_reset="earliest", enable_auto_commit=False)
+    stale = Consumer({**settings, "session.timeout.ms": 6000, "max.poll.interval.ms": 6000})
     stale.subscribe(["fenced", "eu.fenced"])
     take(stale, 2)
-    fresh = Consumer({**settings, "enable.auto.commit": False})
+    # This one stays, also where the machine stands still for a while.
+    fresh = Consumer({**settings, "session.timeout.ms": 120_000})
     fresh.subscribe(["fenced", "eu.fenced"])
     wait_for(lambda: fresh.poll(0.1) is not None and len(fresh.assignment()) == 2, "the other one has all partitions")
     with pytest.raises(KafkaException):
@@ -162,7 +163,7 @@ def test_a_member_that_was_put_out_of_its_group_commits_nowhere(proxy: Proxied) 
         with pytest.raises(KafkaException) as refusal:
             set_offset(admin, "fence", topic, 1)
         assert refusal.value.args[0].code() == KafkaError.UNKNOWN_MEMBER_ID
-    (place,) = fresh.committed([TopicPartition("eu.fenced", 0)], timeout=30)
+    (place,) = fresh.committed([TopicPartition("eu.fenced", 0)], timeout=TIMEOUT)
     assert place.offset < 0
     fresh.close()
     stale.close()
@@ -170,7 +171,7 @@ def test_a_member_that_was_put_out_of_its_group_commits_nowhere(proxy: Proxied) 
     for topic in ("fenced", "eu.fenced"):
         set_offset(admin, "fence", topic, 1)
     reader = Consumer(proxy.settings(group_id="fence"))
-    places = reader.committed([TopicPartition(topic, 0) for topic in ("fenced", "eu.fenced")], timeout=30)
+    places = reader.committed([TopicPartition(topic, 0) for topic in ("fenced", "eu.fenced")], timeout=TIMEOUT)
     reader.close()
     assert [place.offset for place in places] == [1, 1]
 
@@ -192,7 +193,7 @@ def test_nobody_sets_offsets_elsewhere_of_a_group_of_the_new_protocol_that_has_m
 def set_offset(admin: AdminClient, group: str, topic: str, offset: int) -> None:
     """Commit as one who is no member; an error on the partition is raised too."""
     wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, offset)])
-    (future,) = admin.alter_consumer_group_offsets([wanted], request_timeout=30).values()
+    (future,) = admin.alter_consumer_group_offsets([wanted], request_timeout=TIMEOUT).values()
     for partition in future.result(TIMEOUT).topic_partitions:
         if partition.error is not None:
             raise KafkaException(partition.error)
@@ -204,14 +205,14 @@ def test_offsets_of_a_group_that_its_home_does_not_know_can_be_deleted(proxy: Pr
     set_offset(admin, "forgotten", "eu.forgotten", 3)
 
     def known() -> bool:
-        listed = west.list_consumer_groups(request_timeout=30).result(TIMEOUT).valid
+        listed = west.list_consumer_groups(request_timeout=TIMEOUT).result(TIMEOUT).valid
         return "forgotten" in {group.group_id for group in listed}
 
     assert known()
-    admin.delete_consumer_groups(["forgotten"], request_timeout=30)["forgotten"].result(TIMEOUT)
+    admin.delete_consumer_groups(["forgotten"], request_timeout=TIMEOUT)["forgotten"].result(TIMEOUT)
     assert not known()
     with pytest.raises(KafkaException) as failure:
-        admin.delete_consumer_groups(["forgotten"], request_timeout=30)["forgotten"].result(TIMEOUT)
+        admin.delete_consumer_groups(["forgotten"], request_timeout=TIMEOUT)["forgotten"].result(TIMEOUT)
     assert failure.value.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND
 
 
@@ -238,7 +239,7 @@ def test_producers_of_two_proxies_with_another_primary_each_never_meet_a_strange
             for side in (proxy, other):
                 write(side.settings(enable_idempotence=True), [("eu.sides", f"{number} by {side.address}")])
         expected = Counter(f"{number} by {side.address}" for number in range(2) for side in (proxy, other))
-        shown = {AdminClient(side.settings()).list_topics(timeout=30).cluster_id for side in (proxy, other)}
+        shown = {AdminClient(side.settings()).list_topics(timeout=TIMEOUT).cluster_id for side in (proxy, other)}
     assert lies_there(west, "eu.sides", expected)
     # And the clusters have one id, which is neither's own.
     assert len(shown) == 1
@@ -263,8 +264,7 @@ def test_a_transaction_stays_in_its_cluster(proxy: Proxied) -> None:
 
 def test_a_transaction_that_touches_another_cluster_fails_whole(proxy: Proxied) -> None:
     create(proxy.settings(), {"touch": 1, "eu.touch": 1})
-    # What is given up is aborted by the coordinator, and holds back readers of committed records until then.
-    producer = Producer(proxy.settings(transactional_id="us-2", transaction_timeout_ms=3000))
+    producer = Producer(proxy.settings(transactional_id="us-2"))
     producer.init_transactions(TIMEOUT)
     producer.begin_transaction()
     producer.produce("touch", "home")
@@ -272,6 +272,8 @@ def test_a_transaction_that_touches_another_cluster_fails_whole(proxy: Proxied) 
     with pytest.raises(KafkaException) as failure:
         producer.commit_transaction(TIMEOUT)
     assert failure.value.args[0].code() in {KafkaError.INVALID_TXN_STATE, KafkaError._INCONSISTENT, KafkaError._FATAL}
+    # What is given up holds back readers of committed records until the next of the same id has it aborted.
+    Producer(proxy.settings(transactional_id="us-2")).init_transactions(TIMEOUT)
     write(proxy.settings(), [("touch", "after"), ("eu.touch", "after")])
     for topic in ("touch", "eu.touch"):
         found = read(proxy.settings(isolation_level="read_committed"), [topic], 1)
@@ -292,7 +294,7 @@ def test_offsets_in_a_transaction_are_committed_with_it(proxy: Proxied) -> None:
         consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), TIMEOUT
     )
     producer.commit_transaction(TIMEOUT)
-    (place,) = consumer.committed([TopicPartition("source", 0)], timeout=30)
+    (place,) = consumer.committed([TopicPartition("source", 0)], timeout=TIMEOUT)
     consumer.close()
     assert place.offset == 1
 
@@ -310,10 +312,10 @@ def test_producers_of_both_clusters_never_meet_a_stranger_with_their_id(proxy: P
 def test_an_administrator_sees_one_cluster(proxy: Proxied) -> None:
     admin = AdminClient(proxy.settings())
     create(proxy.settings(), {"adm": 1, "eu.adm": 1})
-    listed = admin.list_topics(timeout=30)
+    listed = admin.list_topics(timeout=TIMEOUT)
     assert sorted(listed.brokers) == [1, 1_000_001]
     assert listed.topics["eu.adm"].partitions[0].leader == 1_000_001
-    described = admin.describe_cluster(request_timeout=30).result(TIMEOUT)
+    described = admin.describe_cluster(request_timeout=TIMEOUT).result(TIMEOUT)
     assert sorted(node.id for node in described.nodes) == [1, 1_000_001]
     for future in admin.create_partitions([NewPartitions("adm", 2), NewPartitions("eu.adm", 3)]).values():
         future.result(TIMEOUT)
@@ -325,17 +327,21 @@ def test_an_administrator_sees_one_cluster(proxy: Proxied) -> None:
     for future in admin.incremental_alter_configs([topic]).values():
         future.result(TIMEOUT)
     broker = ConfigResource(ResourceType.BROKER, "1000001")
-    answers = admin.describe_configs([ConfigResource(ResourceType.TOPIC, "eu.adm"), broker])
-    found = {resource.name: future.result(TIMEOUT) for resource, future in answers.items()}
-    assert found["eu.adm"]["retention.ms"].value == "1234567"
-    assert found["1000001"]["node.id"].value == "1"
+
+    def configured() -> tuple[str, str]:
+        answers = admin.describe_configs([ConfigResource(ResourceType.TOPIC, "eu.adm"), broker])
+        found = {resource.name: future.result(TIMEOUT) for resource, future in answers.items()}
+        return found["eu.adm"]["retention.ms"].value, found["1000001"]["node.id"].value
+
+    # The controller answers before the broker knows of it.
+    wait_for(lambda: configured() == ("1234567", "1"), "the broker shows the new configuration")
     write(proxy.settings(), [("eu.adm", "x")])
     spec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     ends = admin.list_offsets({TopicPartition("eu.adm", n): spec for n in range(3)})
     assert sum(future.result(TIMEOUT).offset for future in ends.values()) == 1
     for future in admin.delete_topics(["adm", "eu.adm"]).values():
         future.result(TIMEOUT)
-    wait_for(lambda: not {"adm", "eu.adm"} & admin.list_topics(timeout=30).topics.keys(), "the topics are gone")
+    wait_for(lambda: not {"adm", "eu.adm"} & admin.list_topics(timeout=TIMEOUT).topics.keys(), "the topics are gone")
 
 
 def test_what_may_be_done_is_told_where_it_is_asked_for(proxy: Proxied, clusters: Clusters) -> None:
@@ -346,13 +352,13 @@ def test_what_may_be_done_is_told_where_it_is_asked_for(proxy: Proxied, clusters
         told, expected = (operations(admin, topic) for admin in (through, direct))
         assert told == expected
         assert all(told)
-    described = through.describe_topics(TopicCollection(["ours", "eu.ours"]), request_timeout=30)
+    described = through.describe_topics(TopicCollection(["ours", "eu.ours"]), request_timeout=TIMEOUT)
     assert {future.result(TIMEOUT).authorized_operations for future in described.values()} == {None}
 
 
 def operations(admin: AdminClient, topic: str) -> list[set[object]]:
     """What may be done to a topic and to the cluster."""
-    asked = {"include_authorized_operations": True, "request_timeout": 30}
+    asked = {"include_authorized_operations": True, "request_timeout": TIMEOUT}
     topics = admin.describe_topics(TopicCollection([topic]), **asked)
     cluster = admin.describe_cluster(**asked)
     return [set(one.result(TIMEOUT).authorized_operations) for one in (topics[topic], cluster)]
@@ -367,24 +373,24 @@ def test_a_group_is_shown_once_and_deleted_with_its_offsets_everywhere(proxy: Pr
     consumer.commit(asynchronous=False)
     consumer.close()
     admin = AdminClient(proxy.settings())
-    groups = admin.list_consumer_groups(request_timeout=30).result(TIMEOUT).valid
+    groups = admin.list_consumer_groups(request_timeout=TIMEOUT).result(TIMEOUT).valid
     assert [group.group_id for group in groups].count("goner") == 1
-    described = admin.describe_consumer_groups(["goner"], request_timeout=30)["goner"].result(TIMEOUT)
+    described = admin.describe_consumer_groups(["goner"], request_timeout=TIMEOUT)["goner"].result(TIMEOUT)
     assert described.state.name == "EMPTY"
     direct = [AdminClient({**cluster.settings()}) for cluster in clusters]
 
     def known() -> list[bool]:
-        listed = [one.list_consumer_groups(request_timeout=30).result(TIMEOUT).valid for one in direct]
+        listed = [one.list_consumer_groups(request_timeout=TIMEOUT).result(TIMEOUT).valid for one in direct]
         return ["goner" in {group.group_id for group in groups} for groups in listed]
 
     assert known() == [True, True]
-    for future in admin.delete_consumer_groups(["goner"], request_timeout=30).values():
+    for future in admin.delete_consumer_groups(["goner"], request_timeout=TIMEOUT).values():
         future.result(TIMEOUT)
     assert known() == [False, False]
 
 
 def test_a_topic_is_created_by_writing_to_it_and_only_at_its_owner(proxy: Proxied, clusters: Clusters) -> None:
     write(proxy.settings(), [("eu.made-by-writing", "a")])
-    east, west = (AdminClient({**cluster.settings()}).list_topics(timeout=30).topics for cluster in clusters)
+    east, west = (AdminClient({**cluster.settings()}).list_topics(timeout=TIMEOUT).topics for cluster in clusters)
     assert "eu.made-by-writing" in west
     assert "eu.made-by-writing" not in east

@@ -12,7 +12,7 @@ from strandline.stack.kafka import KafkaCluster
 from strandline.wire.kafka_frames import encode_request
 from tests.proxy.raw import at_leader
 from tests.proxy.support import Proxied, create, record_count
-from tests.support import wait_for
+from tests.support import TIMEOUT, wait_for
 
 
 def request(topic: str, size: int, *, acks: int = 0, transactional_id: str | None = None) -> bytes:
@@ -37,10 +37,10 @@ def test_what_comes_before_the_end_of_a_connection_is_passed_on(
     with at_leader(proxy, "eu.no-acks") as leader:
         place = leader.getpeername()
     for size in (1000, 500_000) * 5:
-        with socket.create_connection(place, timeout=10) as connection:
+        with socket.create_connection(place, timeout=TIMEOUT) as connection:
             connection.sendall(request("eu.no-acks", size))
     settings = clusters[1].settings()
-    wait_for(lambda: record_count(settings, "eu.no-acks") == 10, "all are stored", 30)
+    wait_for(lambda: record_count(settings, "eu.no-acks") == 10, "all are stored")
 
 
 def test_what_is_refused_without_an_acknowledgement_ends_its_connection(proxy: Proxied) -> None:

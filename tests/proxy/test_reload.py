@@ -55,7 +55,7 @@ def test_a_file_read_again_drops_nobody_whose_clusters_are_the_same(clusters: Cl
         proxy.process.send_signal(signal.SIGHUP)
         wait_for(lambda: "not reloaded, all stays as it was" in proxy.log.read_text(), "the reason is told")
         write(proxy.settings(), [("stays", "still")])
-    assert "eu.comes" in AdminClient({**west.settings()}).list_topics(timeout=30).topics
+    assert "eu.comes" in AdminClient({**west.settings()}).list_topics(timeout=TIMEOUT).topics
 
 
 def test_a_file_read_again_ends_the_connections_to_what_is_another_when_they_are_answered(
@@ -68,10 +68,10 @@ def test_a_file_read_again_ends_the_connections_to_what_is_another_when_they_are
         secrets = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "alice"}
         settings = {**proxy.settings(), **secrets, "sasl.password": "a"}
         create(settings, {"eu.moves": 1})
-        listed = AdminClient(settings).list_topics("eu.moves", timeout=30)
+        listed = AdminClient(settings).list_topics("eu.moves", timeout=TIMEOUT)
         host, port = listed.brokers[1_000_001].host, listed.brokers[1_000_001].port
         with at_bootstrap(proxy) as alice, at_bootstrap(proxy) as bob, \
-                socket.create_connection((host, port), timeout=60) as moved:  # fmt: skip
+                socket.create_connection((host, port), timeout=TIMEOUT) as moved:  # fmt: skip
             for connection, user in ((alice, "alice"), (bob, "bob"), (moved, "alice")):
                 sign_in(connection, user, user[0])
             moved.sendall(fetch("eu.moves", wait_ms=100_000, correlation_id=7))
@@ -154,7 +154,7 @@ def test_a_file_may_be_read_again_before_the_clusters_have_answered(tmp_path: Pa
 
 def test_where_no_cluster_answers_nobody_is_let_in_and_a_reason_is_told(tmp_path: Path) -> None:
     file = configured(tmp_path, {"east": "127.0.0.1:1", "west": "127.0.0.1:1"})
-    with running(file) as proxy, at_bootstrap(proxy) as connection:
+    with running(file, ready=False) as proxy, at_bootstrap(proxy) as connection:
         assert connection.recv(1) == b""
         wait_for(lambda: "no cluster answers" in proxy.log.read_text(), "the reason is told")
 
@@ -169,14 +169,16 @@ def test_topics_have_other_names_in_their_cluster(clusters: Clusters, tmp_path: 
         assert len(read(proxy.settings(group_id="eu-renamed"), ["eu.renamed", "renamed"], 50)) == 50
         assert len(read(west.settings(), ["renamed"], 50)) == 50
         admin = AdminClient(proxy.settings())
-        topics = admin.list_topics(timeout=30).topics
+        topics = admin.list_topics(timeout=TIMEOUT).topics
         assert len(topics["eu.renamed"].partitions) == 2
         assert len(topics["renamed"].partitions) == 1
         # One that the routes send there without its prefix would come back under another name: it is no topic.
         (made,) = admin.create_topics([NewTopic("astray-made", 1)]).values()
         with pytest.raises(KafkaException, match="TOPIC_EXCEPTION"):
             made.result(TIMEOUT)
-        asked = admin.list_topics("astray-asked", timeout=30).topics["astray-asked"]
+        asked = admin.list_topics("astray-asked", timeout=TIMEOUT).topics["astray-asked"]
         assert asked.error is not None
         assert asked.error.code() == KafkaError.TOPIC_EXCEPTION
-    assert not [name for name in AdminClient({**west.settings()}).list_topics(timeout=30).topics if "astray" in name]
+    assert not [
+        name for name in AdminClient({**west.settings()}).list_topics(timeout=TIMEOUT).topics if "astray" in name
+    ]

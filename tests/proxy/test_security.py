@@ -8,7 +8,6 @@ import signal
 import socket
 import ssl
 import struct
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +27,19 @@ from strandline.stack.kafka import KafkaCluster
 from strandline.stack.secure import is_let_in
 from strandline.wire.scram import ScramClient
 from tests.proxy.raw import METADATA, answer, metadata, request, text
-from tests.proxy.support import Proxied, Writer, configured, create, is_down, lies_there, proxied, read, running, write
+from tests.proxy.support import (
+    Proxied,
+    Writer,
+    configured,
+    create,
+    is_down,
+    is_ready,
+    lies_there,
+    proxied,
+    read,
+    running,
+    write,
+)
 from tests.support import TIMEOUT, wait_for
 
 PASSWORD = "open, sesame"
@@ -224,7 +235,7 @@ def test_certificates_of_a_cluster_are_read_again_with_the_file(
     trusted = tmp_path / "trusted.pem"
     trusted.write_text(authority.certificate)
     only = {"bootstrap": given["bootstrap.servers"], "tls": {"ca": trusted.name}, "sasl": sasl}
-    with proxied(tmp_path, only=only) as proxy:
+    with proxied(tmp_path, only=only, ready=False) as proxy:
         assert is_down(proxy, "only")
         # The file of the same name has another certificate now, and nothing else has changed.
         trusted.write_text(Path(given["ssl.ca.location"]).read_text())
@@ -250,9 +261,9 @@ def test_each_cluster_has_credentials_of_its_own(
         write(proxy.settings(), [("mine", "a"), ("eu.mine", "b")])
         assert len(read(proxy.settings(), ["mine", "eu.mine"], 2)) == 2
     # What is wrong for the one is not made good by the other's.
-    with proxied(tmp_path, east=behind("PLAIN"), west=behind("SCRAM-SHA-256", password="wrong")) as proxy:
+    with proxied(tmp_path, east=behind("PLAIN"), west=behind("SCRAM-SHA-256", password="wrong"), ready=False) as proxy:
+        wait_for(lambda: not is_down(proxy, "east"), "the proxy signs in where its password is right")
         assert is_down(proxy, "west")
-        assert not is_down(proxy, "east")
         write(proxy.settings(), [("mine", "c")])
 
 
@@ -280,7 +291,7 @@ def signing_in(kafka: KafkaCluster, user: str, password: str) -> dict[str, Any]:
 
 def topic_error(proxy: Proxied, topic: str) -> int:
     """What Metadata says of a topic."""
-    error = AdminClient(proxy.settings()).list_topics(topic, timeout=30).topics[topic].error
+    error = AdminClient(proxy.settings()).list_topics(topic, timeout=TIMEOUT).topics[topic].error
     return 0 if error is None else int(error.code())
 
 
@@ -291,7 +302,8 @@ def test_a_cluster_that_refuses_the_proxys_password_is_down_alone_until_the_pass
     user, topic = f"proxy-{secrets.token_hex(4)}", f"signed-{secrets.token_hex(4)}"
     set_password(secure_kafka, user, "of the cluster")
     west = signing_in(secure_kafka, user, "of the file")
-    with proxied(tmp_path, east=clusters[0].address, west=west) as proxy:
+    with proxied(tmp_path, east=clusters[0].address, west=west, ready=False) as proxy:
+        wait_for(lambda: not is_down(proxy, "east"), "the proxy finds the other cluster")
         assert is_down(proxy, "west")
         refusal = f"refuses user '{user}': Authentication failed"
         wait_for(lambda: refusal in proxy.log.read_text(), "the proxy logs the reason")
@@ -457,16 +469,6 @@ def test_no_secret_is_in_anything_that_the_proxy_says(
     for said in ("user 'alice' or its password is wrong", "is not one of PLAIN", "is not one of SCRAM"):
         assert said.encode() in logged
     assert known.found_in(output) == set()
-
-
-def is_ready(proxy: Proxied) -> bool:
-    """Whether every worker finds every cluster up."""
-    try:
-        urllib.request.urlopen(f"http://{proxy.pages}/readyz", timeout=TIMEOUT).close()
-    except urllib.error.HTTPError as answer:
-        answer.close()
-        return False
-    return True
 
 
 def _send_what_is_no_sign_in(proxy: Proxied, mechanism: str, password: str) -> None:

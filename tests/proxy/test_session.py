@@ -37,7 +37,7 @@ def test_answers_leave_in_the_order_of_the_requests_whatever_their_ids_and_whoev
 
 def test_answers_that_wait_for_one_before_them_are_few_however_many_are_asked_for(proxy: Proxied) -> None:
     create(proxy.settings(), {"eu.waits": 1})
-    many = 2000
+    many = 5 * MOST_SLOTS
 
     def taken() -> int:
         """How many of ours; nobody else uses this version."""
@@ -54,7 +54,7 @@ def test_answers_that_wait_for_one_before_them_are_few_however_many_are_asked_fo
         create(proxy.settings(), {"eu.served": 1})
         assert taken() == MOST_SLOTS
         write(proxy.settings(), [("eu.waits", "at last")])
-        connection.settimeout(60)
+        connection.settimeout(TIMEOUT)
         assert answer(connection)[0] == 0
         connection.sendall(unsent)
         assert [answer(connection)[0] for _ in range(many)] == list(range(1, many + 1))
@@ -93,7 +93,7 @@ def test_what_was_asked_is_answered_before_the_proxy_ends(clusters: Clusters, tm
             assert ended(writes)
             assert answer(waits)[0] == 11
             assert ended(waits)
-        assert proxy.process.wait(20) == 0
+        assert proxy.process.wait(TIMEOUT) == 0
 
 
 def ended(connection: socket.socket) -> bool:

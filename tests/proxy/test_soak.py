@@ -12,7 +12,7 @@ import time
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 from confluent_kafka import Consumer
@@ -109,7 +109,7 @@ def test_nothing_is_lost_or_there_twice_whatever_fails(tmp_path: Path) -> None:
     with Stack(["kafka"], kafka_clusters=2) as stack:
         east, west = stack.kafka
         with Relay(east.address) as near, Relay(west.address) as far:
-            places = {"east": near.address, "west": far.address}
+            places: dict[str, Any] = {"east": near.address, "west": far.address}
             with proxied(tmp_path, sections=SETTINGS, **places) as proxy:
                 trouble(proxy, (east, west), (near, far), chance)
 

@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from confluent_kafka import Consumer
@@ -14,9 +15,20 @@ from confluent_kafka.admin import AdminClient
 from kio.schema.errors import ErrorCode
 
 from strandline.stack.kafka import KafkaCluster
+from tests.proxy.raw import asked
 from tests.proxy.relay import Relay
-from tests.proxy.support import Proxied, Writer, configured, create, lies_there, proxied, running, take
-from tests.support import wait_for
+from tests.proxy.support import (
+    Proxied,
+    Writer,
+    configured,
+    create,
+    lies_there,
+    proxied,
+    received,
+    running,
+    take,
+)
+from tests.support import TIMEOUT, wait_for
 
 Clusters = tuple[KafkaCluster, KafkaCluster]
 TWO = {"workers": 2}
@@ -31,18 +43,23 @@ def descriptors(pid: int) -> int:
 
 @contextmanager
 def at_every_worker(proxy: Proxied) -> Iterator[list[socket.socket]]:
-    """Connections to the port where clients begin, so many that every worker has some of them."""
+    """Connections to the port where clients begin, so many that every worker has some of them, and all are taken.
+
+    A worker has more files open also when it has just connected to a broker, so there are several in any case.
+    """
     host, port = proxy.address.split(":")
     before = {pid: descriptors(pid) for pid in proxy.workers()}
     opened: list[socket.socket] = []
 
     def all_have_some() -> bool:
         if len(opened) < 100:
-            opened.append(socket.create_connection((host, int(port)), timeout=30))
-        return all(descriptors(pid) > count for pid, count in before.items())
+            opened.append(socket.create_connection((host, int(port)), timeout=TIMEOUT))
+        return len(opened) >= 12 and all(descriptors(pid) > count for pid, count in before.items())
 
     try:
+        others = proxy.figure("connections")
         wait_for(all_have_some, "every worker has connections")
+        wait_for(lambda: proxy.figure("connections") >= others + len(opened), "all connections are taken")
         yield opened
     finally:
         for connection in opened:
@@ -51,8 +68,8 @@ def at_every_worker(proxy: Proxied) -> Iterator[list[socket.socket]]:
 
 def answer(connection: socket.socket, request: bytes) -> bytes:
     connection.sendall(request)
-    (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
-    return connection.recv(size, socket.MSG_WAITALL)
+    (size,) = struct.unpack(">i", received(connection, 4))
+    return received(connection, size)
 
 
 def producer_id(connection: socket.socket) -> int | None:
@@ -145,14 +162,14 @@ def test_a_file_is_taken_up_by_all_workers_or_by_none(clusters: Clusters, tmp_pa
             assert [broker_count(connection) for connection in others] == [2] * len(others)
             tries: list[int | None] = []
 
-            def has_ids() -> bool:
-                tries.append(producer_id(others[0]))
+            def has_id(connection: socket.socket) -> bool:
+                tries.append(producer_id(connection))
                 return tries[-1] is not None
 
-            wait_for(has_ids, "the broker has ids")
-            tries += [producer_id(connection) for connection in others * 3]
+            for connection in others * 3:
+                wait_for(partial(has_id, connection), "the broker has ids")
             ids = [found for found in tries if found is not None]
-            assert len(set(ids)) == len(ids) == len(others) * 3 + 1
+            assert len(set(ids)) == len(ids) == len(others) * 3
             assert min(ids) >= 1 << 62
             wait_for(lambda: proxy.figure("connections") == len(others), "the connections of all are counted")
             wait_for(lambda: count_asked(proxy) == len(tries), "the requests of all are counted")
@@ -171,7 +188,7 @@ def test_a_worker_that_begins_while_a_cluster_is_down_has_its_topics_without_lea
                 os.kill(pid, signal.SIGKILL)
             wait_for(lambda: not set(killed) & set(proxy.workers()) and proxy.figure("workers") == 2, "others serve")
             for _ in range(4):
-                listed = AdminClient(proxy.settings()).list_topics(timeout=30).topics
+                listed = AdminClient(proxy.settings()).list_topics(timeout=TIMEOUT).topics
                 assert listed["eu.known"].partitions[0].leader == -1
 
 
@@ -185,15 +202,17 @@ def test_all_workers_answer_what_was_asked_and_end_with_the_proxy_however_it_end
             workers = proxy.workers()
             for connection in connections:
                 connection.sendall(METADATA)
+            # What a worker has not read when it is told to end has not been asked.
+            wait_for(lambda: asked(proxy, "metadata") >= len(connections), "all requests have come")
             for connection in connections:
-                size, correlation = struct.unpack(">ii", connection.recv(8, socket.MSG_WAITALL))
+                size, correlation = struct.unpack(">ii", received(connection, 8))
                 assert correlation == 11
                 if how == signal.SIGTERM and connection is connections[0]:
                     proxy.process.send_signal(how)
-                assert len(connection.recv(size - 4, socket.MSG_WAITALL)) == size - 4
+                assert len(received(connection, size - 4)) == size - 4
             if how == signal.SIGKILL:
                 proxy.process.send_signal(how)
             for connection in connections:
                 assert connection.recv(1) == b""
-            assert proxy.process.wait(20) == code
+            assert proxy.process.wait(TIMEOUT) == code
             wait_for(lambda pids=workers: not any(map(runs, pids)), "no worker runs")  # type: ignore[misc]
