@@ -1,5 +1,6 @@
 """Bytes that no Kafka client sends: a reason for each, and nobody else is troubled."""
 
+import errno
 import random
 import socket
 import struct
@@ -29,8 +30,10 @@ def asked(proxy: Proxied, sent: bytes, *, port: int | None = None) -> bytes:
             connection.shutdown(socket.SHUT_WR)
             while part := connection.recv(1 << 16):
                 found += part
-        except ConnectionError:
-            pass
+        except OSError as error:
+            # Of a connection that was reset between the two calls, `shutdown` says that it is not connected.
+            if not isinstance(error, ConnectionError) and error.errno != errno.ENOTCONN:
+                raise
         return found
 
 
