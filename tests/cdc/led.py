@@ -18,7 +18,14 @@ from strandline.cdc.lease import acquire
 from strandline.cdc.limits import SendOptions
 from strandline.cdc.session import Session
 from strandline.cdc.slot import take_over
-from strandline.errors import ChangesLost, ConnectionLost, NotLeading, PostgresUnreachable, SlotBusy
+from strandline.errors import (
+    ChangesLost,
+    ConnectionLost,
+    NotLeading,
+    PostgresHindered,
+    PostgresUnreachable,
+    SlotBusy,
+)
 from strandline.spark.postgres_wal import WalReader
 from strandline.spark.wal_options import WalOptions
 from tests.cdc.epochs import Checkpoint, Query
@@ -26,7 +33,7 @@ from tests.cdc.epochs import Checkpoint, Query
 ASK_EVERY = timedelta(seconds=5)
 LEASE = timedelta(seconds=2)
 GRANT = timedelta(seconds=1)
-PASSING = (NotLeading, ConnectionLost, PostgresUnreachable, SlotBusy, FileExistsError)
+PASSING = (NotLeading, ConnectionLost, PostgresHindered, PostgresUnreachable, SlotBusy, FileExistsError)
 
 log = logging.getLogger(__name__)
 

@@ -30,13 +30,14 @@ AHEAD = """
     where slot_name = %s"""
 
 Database = psycopg.Connection[tuple[Any, ...]]
-# What happens to those who write side by side: locks that do not come, keys that are taken, columns that are gone.
+# What happens to those who write side by side: locks that do not come, keys and names taken, columns gone.
 CONFLICTS = (
     psycopg.errors.LockNotAvailable,
     psycopg.errors.DeadlockDetected,
     psycopg.errors.UniqueViolation,
     psycopg.errors.UndefinedColumn,
     psycopg.errors.DuplicateColumn,
+    psycopg.errors.DuplicateTable,
     psycopg.errors.FeatureNotSupported,  # a plan of before the table's columns changed
     psycopg.errors.InvalidTextRepresentation,
 )

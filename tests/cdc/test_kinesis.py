@@ -31,7 +31,7 @@ from strandline.stack.certificates import Authority
 from strandline.stack.kinesis import Kinesis
 from strandline.units import Nanos
 from tests.cdc.faulty import FINE, Behaviour, Entry, FaultyStream, Id, refused
-from tests.support import TIMEOUT
+from tests.support import TIMEOUT, wait_for
 
 SOON = Backoff(first=Nanos(1_000_000), ceiling=Nanos(10_000_000))
 # Whoever counts requests must not have one go again because the machine has stalled.
@@ -378,8 +378,15 @@ def test_when_a_record_cannot_be_put_away_nothing_is_acknowledged(place: Kept | 
 def test_batches_are_taken_as_there_is_room() -> None:
     rows = [(f"key {ordinal}", lsn, ordinal) for lsn in range(40) for ordinal in range(100)]
     most = 0
+
+    def behave(number: int, _: list[Entry]) -> Behaviour:
+        if not number:
+            # However fast the answers would be.
+            wait_for(lambda: most > 400, "as many batches are taken as there is room for")
+        return FINE
+
     with (
-        FaultyStream() as stream,
+        FaultyStream(behave) as stream,
         Sender("changes", endpoint_url=stream.url, options=patient(max_held_bytes=500_000)) as sender,
     ):
 

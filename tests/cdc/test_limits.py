@@ -1,18 +1,23 @@
 """The rate of a stream: each of its shards gets no more than it takes, whatever the others get."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from itertools import count, islice
 
 import boto3
 import pytest
 
+from strandline.cdc import sending
 from strandline.cdc.kinesis import Sender
 from strandline.cdc.limits import SendOptions, ShardRate
 from strandline.cdc.outgoing import Record
-from strandline.cdc.sending import FOREVER
+from strandline.cdc.sending import FOREVER, Failures, Sending
+from strandline.clock import ManualClock
+from strandline.core.keyed import Keyed
 from strandline.core.shards import HashRange, Shards, even_ranges, hashes_of
 from strandline.stack import Kinesis, Refuse, Throttle
-from strandline.units import Nanos
+from strandline.units import Nanos, nanos
 from tests.cdc.test_kinesis import batch_of
 
 FOUR = even_ranges(4)
@@ -68,6 +73,28 @@ def test_a_stream_is_not_throttled_though_one_of_its_shards_gets_all(kinesis: Ki
     with Sender(stream, options=SendOptions(shards=4)) as sender:
         sent = sender.send([batch_of(rows)], leadership=1, fence=lambda: FOREVER)
     assert (sent.records, sent.throttled) == (1_600, 0)
+
+
+def test_after_a_stall_what_was_booked_meanwhile_does_not_go_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr(sending, "clock", clock)
+    waits: list[float] = []
+
+    class Told(ShardRate):
+        def wait(self, request: Sequence[Keyed], now: Nanos) -> float:
+            waits.append(super().wait(request, now))
+            return waits[-1]
+
+    async def put(_: list[Record]) -> Failures:
+        if len(waits) == 4:
+            clock.advance(nanos(timedelta(seconds=10)))
+        return []
+
+    rows = [(key, 7, ordinal) for ordinal, key in enumerate(islice(keys_of(0, FOUR), 1_000))]
+    options, rate = SendOptions(max_request_records=250), Told(FOUR, shards=4)
+    sends = Sending(put, None, options, rate, stream="s", leadership=1, fence=lambda: FOREVER)
+    assert asyncio.run(sends.run([batch_of(rows)])).records == 1_000
+    assert waits == [0.0, 0.25, 0.5, 0.75, 0.0, 0.25, 0.5]
 
 
 def test_who_may_not_ask_for_the_shards_takes_them_for_those_of_a_new_stream(kinesis: Kinesis, stream: str) -> None:

@@ -121,7 +121,7 @@ def test_a_full_queue_holds_the_server_back_and_still_answers_it(place: Place) -
         wait_for(lambda: replication._is_full, "the queue is full")
         walsender = place.sql(reader)
         heard = f"select reply_time from pg_stat_replication where pid = ({reader})"
-        before = place.sql(heard)
+        before = wait_for(lambda: [row for row in place.sql(heard) if row[0]], "the server has heard from us at all")
         # Sooner than we would have to by ourselves: the server would have ended the walsender by then.
         wait_for(lambda: place.sql(reader) != walsender or place.sql(heard) > before, "the server hears from us")
         assert place.sql(reader) == walsender
@@ -315,7 +315,10 @@ def test_after_kill_9_nothing_is_lost_and_nothing_acknowledged_comes_again(place
     written = -1
 
     def write() -> None:
-        """One row a transaction, also while readers are killed: none of them can have come to the end."""
+        """One row a transaction, also while readers are killed: none of them can have come to the end.
+
+        A reader that has acknowledged the last row before it is killed leaves nothing for the next one to read.
+        """
         nonlocal written
         with psycopg.connect(place.dsn, autocommit=True) as connection:
             for number in itertools.count():

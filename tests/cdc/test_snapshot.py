@@ -18,7 +18,7 @@ from strandline.cdc.config import CdcConfig, KinesisSection, PostgresSection
 from strandline.cdc.lease import Leadership, acquire, create_lease_table
 from strandline.cdc.published import Chunk, chunks
 from strandline.cdc.session import Session
-from strandline.cdc.slot import create_slot, heartbeat, identified
+from strandline.cdc.slot import NewSlot, create_slot, heartbeat, identified
 from strandline.cdc.snapshot import HeldSnapshot, left_to_read, make_slot, take_again
 from strandline.cdc.snapshot_record import SnapshotRecord, snapshot_state
 from strandline.cli.cdc import take_slot
@@ -27,7 +27,7 @@ from strandline.errors import CannotReplicate, ChangesLost, NotLeading, Postgres
 from strandline.wire.change import Events
 from strandline.wire.event import EventFormat
 from tests.cdc.support import Place
-from tests.support import TIMEOUT
+from tests.support import TIMEOUT, wait_for
 
 FORMAT = EventFormat(database="shop")
 LEASE = "lease"
@@ -211,6 +211,8 @@ def test_a_snapshot_ends_with_whoever_holds_it(place: Place) -> None:
     place.sql("insert into t values (1)")
     with held(place) as snapshot:
         (chunk,) = parts(place, snapshot)
+    # A session that was closed may live on in the server for a moment.
+    wait_for(lambda: not place.sql("select pg_ls_dir('pg_snapshots')"), "the server has noticed")
     with pytest.raises(SnapshotLost, match="the snapshot is gone with whoever held it"):
         read(place, snapshot, chunk)
 
@@ -366,6 +368,21 @@ def test_a_slot_that_has_moved_on_before_its_snapshot_was_finished_is_a_loss(pla
     place.sql("insert into a values (1)", f"select pg_replication_slot_advance('{place.slot}', pg_current_wal_lsn())")
     with pytest.raises(ChangesLost, match="was acknowledged by somebody else, or the slot was made anew"):
         take_again(place.dsn, SnapshotRecord(place.dsn, place.slot, 2, LEASE))
+
+
+def test_another_snapshot_is_taken_though_the_server_has_not_noticed_the_end_of_the_one_before(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.sql("create table a (id int primary key)", "create publication changes for table a")
+    record = SnapshotRecord(place.dsn, place.slot, 1, LEASE)
+    make_slot(place.dsn, record).close()
+    left: list[NewSlot] = []
+    monkeypatch.setattr(NewSlot, "__exit__", lambda made, *_: left.append(made))
+    for _ in range(2):
+        with take_again(place.dsn, record) as again:
+            assert len(again.tables("changes")) == 1
+    for made in left:
+        made.close()
 
 
 @contextmanager

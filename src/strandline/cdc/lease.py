@@ -57,6 +57,7 @@ CHANGE = """
         expires = timestamptz 'epoch' + $5::bigint * interval '1 microsecond', batch = $6::bigint,
         attempt = $7::bigint, granted = timestamptz 'epoch' + $8::bigint * interval '1 microsecond'
     where name = $1 and version = $2::bigint returning version"""
+LOCK = "select set_config('lock_timeout', $1, true), pg_advisory_lock($2::bigint)"
 STUCK_SESSION = """
     select pg_terminate_backend(pid) from pg_locks
     where locktype = 'advisory' and granted and objsubid = 1 and pid <> pg_backend_pid()
@@ -265,9 +266,9 @@ def _locked(session: Session, name: str, deadline: float) -> bool:
     if session.query("select from pg_locks where pid = pg_backend_pid() and locktype = 'advisory'"):
         return True
     patience = max(0.01, min(LOCK_WAIT, deadline - time.monotonic()))
-    session.query("select set_config('lock_timeout', $1, false)", f"{patience * 1_000:.0f}ms")
     try:
-        session.query("select pg_advisory_lock($1::bigint)", key)
+        # For this statement alone: whoever leads is not to give up because its row is held for longer by another.
+        session.query(LOCK, f"{patience * 1_000:.0f}ms", key)
     except PostgresRefused as error:
         if error.code != "55P03":
             raise

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from strandline.cdc.deadletter import DeadLetter, DeadLetterPlace
 from strandline.cdc.failures import BACKOFF, Course, Problem
-from strandline.cdc.limits import SendOptions, ShardRate
+from strandline.cdc.limits import BURST, SendOptions, ShardRate
 from strandline.cdc.outgoing import Record, made_ready, put_away
 from strandline.clock import SystemClock
 from strandline.core.keyed import Plan
@@ -178,7 +178,7 @@ class Sending:
     async def _deliver(self, request: list[Record]) -> None:
         """Send a request once. What failed may be taken again after its time."""
         if self._rate is not None:
-            await asyncio.sleep(self._rate.wait(request, clock.monotonic()))
+            await _turn(self._rate, request)
         outcome = await self._attempt(request)
         failures = [(record, outcome) for record in request] if isinstance(outcome, Problem) else outcome
         accepted = request
@@ -265,3 +265,12 @@ class Sending:
         self._sent.dead_lettered += len(letters)
         self._sent.first_letter = self._sent.first_letter or f"{letters[0].id}: {letters[0].reason}"[:MOST_TOLD]
         log.warning("%d records are dead letters now, the first %s: %s", len(letters), letters[0].id, letters[0].reason)
+
+
+async def _turn(rate: ShardRate, request: list[Record]) -> None:
+    """Wait until the shards have room. After a stall all that was booked would go at once: it is booked once more."""
+    booked = clock.monotonic()
+    wait_s = rate.wait(request, booked)
+    await asyncio.sleep(wait_s)
+    if clock.monotonic() - booked > nanos(timedelta(seconds=wait_s)) + BURST:
+        await asyncio.sleep(rate.wait(request, clock.monotonic()))

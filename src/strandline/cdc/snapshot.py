@@ -17,6 +17,7 @@ The law, whoever fails when:
   nothing said about it, needs none.
 """
 
+import secrets
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -98,6 +99,7 @@ def take_again(dsn: str, record: SnapshotRecord) -> HeldSnapshot:
         raise SnapshotLost(f"slot '{record.slot}' was dropped before its snapshot was finished")
     start = record.take_over(state.confirmed)
     beyond(state, start)
-    name = f"{record.slot[:40]}_snapshot_{record.leadership}"
+    # Of its own: a session that was closed may live on in the server for a moment, and its slot with it.
+    name = f"{record.slot[:40]}_snapshot_{secrets.token_hex(4)}"
     with create_slot(dsn, name, temporary=True) as made:
         return HeldSnapshot(dsn, made)
