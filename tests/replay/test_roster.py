@@ -210,8 +210,8 @@ def test_members_with_different_clocks_come_to_the_same_moment(driver: int, boot
 
 def test_who_came_and_has_not_said_its_last_is_waited_for_and_so_are_all_once_all_came() -> None:
     roster = Roster(2, range(2))
-    seen = [roster.is_deserted]
+    seen = [(roster.is_drained, roster.is_deserted)]
     for report in (told(0), told(0, is_last=True), told(1, is_last=True)):
         roster.report(report, NOW)
-        seen.append(roster.is_deserted)
-    assert seen == [True, False, True, False]
+        seen.append((roster.is_drained, roster.is_deserted))
+    assert seen == [(True, True), (False, False), (True, True), (True, False)]

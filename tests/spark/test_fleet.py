@@ -23,19 +23,20 @@ from confluent_kafka import Consumer, TopicPartition
 
 from strandline.cli.commands import app
 from strandline.cli.fleet import progress, summary
-from strandline.errors import OptionError
+from strandline.errors import OptionError, SparkEnded
 from strandline.replay.messages import Figures, Report
 from strandline.replay.recipe import Recipe
 from strandline.replay.roster import Roster
 from strandline.spark import fleet
-from strandline.spark.places import check_workers, local_slots
+from strandline.spark.places import Places, check_workers, local_slots
 from strandline.stack import KafkaCluster
+from strandline.stack.processes import OVERLOADED
 from strandline.units import Nanos
 from tests.ordered.support import create_topic
 from tests.replay.members import assert_all_came_in_order, place, steady
 from tests.replay.support import Held, Server, committed, serving
 from tests.replay.test_metrics import LABELLED, fetch, samples
-from tests.spark.cluster import Cluster, parent
+from tests.spark.cluster import Cluster, command, parent
 from tests.support import TIMEOUT
 
 PARTITIONS = 6
@@ -155,9 +156,11 @@ def test_a_worker_an_executor_and_a_frozen_one_are_replaced_and_the_run_ends_by_
             await soon(lambda: len(cluster.members()) == 3, "three members", driver)
             assert len(cluster.executors()) == 2
             await serves_on(server, driver)
-            shown = await driver.metrics()
+            async with asyncio.timeout(PATIENCE):
+                # Members report twice a second, and the last of them may not have reported yet.
+                while (shown := await driver.metrics())["members", ""] < 3 or not shown["sent_total", ""]:
+                    await asyncio.sleep(0.05)
             assert (shown["members", ""], shown["workers", ""], shown["restarts_total", ""]) == (3, 3, 0)
-            assert shown["sent_total", ""] > 0
             seen = [[0] * PARTITIONS]
             for strike in (kill_a_member, kill_an_executor, freeze_a_member):
                 gone = strike(cluster)
@@ -208,6 +211,17 @@ def is_gone(pid: int) -> bool:
     return state == "Z"
 
 
+def children(pid: int) -> list[int]:
+    return [
+        int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and parent(int(entry.name)) == pid
+    ]
+
+
+def below(pid: int) -> list[int]:
+    """The processes that a process has started, and those that these have."""
+    return [found for child in children(pid) for found in (child, *below(child))]
+
+
 def assert_one_reference(told: list[dict[str, Any]]) -> None:
     """What lies between the time of the source and the time that is due is the same everywhere, in every life.
 
@@ -254,6 +268,60 @@ def test_ctrl_c_at_the_terminal_drains_and_commits_and_nothing_that_is_committed
             # At most what was done behind a request that was not begun any more.
             assert len(server.arrivals) <= connections * requests + connections
             assert sum(await asyncio.to_thread(marks, kafka, topic)) == connections * (requests + 1)
+
+    asyncio.run(main())
+
+
+def freeze_and_interrupt(driver: Driver, jvm: int) -> None:
+    os.kill(jvm, signal.SIGSTOP)
+    os.killpg(driver.process.pid, signal.SIGINT)
+
+
+@pytest.mark.timeout(10 * TIMEOUT)
+@pytest.mark.parametrize(
+    ("strike", "line"),
+    [
+        (lambda _, jvm: os.kill(jvm, signal.SIGKILL), f"Spark's JVM has ended by itself, or was killed; {OVERLOADED}"),
+        # It takes the 20 s that a JVM has before it counts as frozen.
+        pytest.param(
+            freeze_and_interrupt,
+            f"Spark at local[1,100] made no progress for 20 s and was ended; {OVERLOADED}",
+            marks=pytest.mark.soak,
+        ),
+    ],
+    ids=["killed", "frozen, and Ctrl-C"],
+)
+def test_a_fleet_whose_jvm_is_killed_or_frozen_ends_with_one_line_and_its_members_drain_and_commit(
+    kafka: KafkaCluster, topic: str, tmp_path: Path, strike: Callable[[Driver, int], None], line: str
+) -> None:
+    connections, requests = 6, 200
+    steady(kafka, topic, connections=connections, requests=requests, every=500, partitions=PARTITIONS)
+
+    async def main() -> None:
+        async with serving() as server, Driver(kafka, topic, server, tmp_path) as driver:
+            await driver.start("--workers", "1")
+            await serves_on(server, driver, 10)
+            [jvm] = [pid for pid in children(driver.process.pid) if "org.apache.spark" in command(pid)]
+            processes = [jvm, *below(jvm)]
+            try:
+                strike(driver, jvm)
+                assert await driver.ends() == 1, driver.log
+            finally:
+                if not is_gone(jvm):
+                    os.kill(jvm, signal.SIGKILL)
+            async with asyncio.timeout(PATIENCE):
+                while not all(map(is_gone, processes)):
+                    await asyncio.sleep(0.05)
+            assert not server.open
+            assert driver.log.splitlines()[-1] == f"strandline: {line}"
+            assert "Traceback" not in driver.log
+            assert "py4j" not in driver.log
+            sent = {arrival.mark for arrival in server.arrivals}
+            told = {result["id"] for result in await asyncio.to_thread(results, kafka, topic)}
+            assert sent == told, "what was sent has its result"
+            await assert_what_is_committed_has_its_result(kafka, topic, connections)
+            # All but what was done behind a request that was not begun any more.
+            assert sum(await asyncio.to_thread(marks, kafka, topic)) >= len(sent) - connections
 
     asyncio.run(main())
 
@@ -330,32 +398,43 @@ def test_a_fleet_that_sent_nothing_tells_no_lateness_and_one_member_is_one() -> 
 def test_a_fleet_that_is_stopped_before_its_members_come_does_not_wait_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given_up, cancelled = threading.Event(), []
-
-    class Full:
-        """What Spark is while it has no place for a task."""
-
-        class context:  # noqa: N801  (as Places has it)
-            @staticmethod
-            def cancelAllJobs() -> None:  # noqa: N802  (Spark's name)
-                cancelled.append(True)
-                given_up.set()
-
+    given_up = threading.Event()
     monkeypatch.setattr(fleet, "_run_job", lambda *_: given_up.wait(TIMEOUT) and [])
-    kafka = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
-    stopped = fleet.Fleet(
-        fleet.FleetPlan(recipe=Recipe(target="http://127.0.0.1:1", rest={"kafka": kafka, "topic": "t"}))
-    )
     roster = Roster(2, range(2))
-
-    async def main() -> None:
-        async with asyncio.timeout(TIMEOUT):
-            stopped.stop()
-            await stopped._lead(roster, cast("Any", Full), cast("Any", None), lambda _: None)
-
-    asyncio.run(main())
-    assert cancelled == [True]
+    # Spark while it has no place for a task.
+    places = Places("full", "local[1]", {})
+    try:
+        asyncio.run(lead_and_stop(roster, places))
+    finally:
+        given_up.set()
     assert summary(roster) == ["0 requests sent by 2 members; results: none"]
+
+
+def test_a_fleet_whose_members_have_drained_gives_spark_a_limit_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited = threading.Event()
+
+    class Frozen(Places):
+        def end_soon(self) -> None:
+            limited.set()
+
+    def run_job(*_: object) -> list[bytes]:
+        assert limited.wait(TIMEOUT)
+        raise SparkEnded("it stood still")
+
+    monkeypatch.setattr(fleet, "_run_job", run_job)
+    roster = Roster(1, range(2))
+    roster.report(Report(task=0, attempt=0, host="h", pid=1, at=0, is_last=True), Nanos(0))
+    with pytest.raises(SparkEnded, match="it stood still"):
+        asyncio.run(lead_and_stop(roster, Frozen("frozen", "local[1]", {})))
+
+
+async def lead_and_stop(roster: Roster, places: Places) -> None:
+    kafka = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
+    recipe = Recipe(target="http://127.0.0.1:1", rest={"kafka": kafka, "topic": "t"})
+    stopped = fleet.Fleet(fleet.FleetPlan(recipe=recipe))
+    async with asyncio.timeout(TIMEOUT):
+        stopped.stop()
+        await stopped._lead(roster, places, cast("Any", None), lambda _: None)
 
 
 @pytest.mark.parametrize(

@@ -113,9 +113,14 @@ class Roster:
         return [self._latest[task] for task in sorted(self._latest)]
 
     @property
+    def is_drained(self) -> bool:
+        """Whether all members that came have said their last: nobody is left to drain."""
+        return all(r.is_last for r in self.members)
+
+    @property
     def is_deserted(self) -> bool:
-        """Whether some members have not come yet, and all that came have said their last: nobody is left to drain."""
-        return len(self._latest) < self.workers and all(r.is_last for r in self.members)
+        """The same, and some members have not come yet."""
+        return len(self._latest) < self.workers and self.is_drained
 
     @property
     def failed(self) -> Report | None:

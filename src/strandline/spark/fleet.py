@@ -8,12 +8,13 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from threading import Event, Thread
 from typing import Any, TypeVar
+
+from pyspark import SparkContext
 
 from strandline.clock import SystemClock
 from strandline.core.spark_master import check_master
@@ -35,7 +36,6 @@ JOB = "strandline-fleet"
 TICK = 0.25
 LEAVE_WITHIN = timedelta(seconds=20)
 """What leaving the group and Spark's end of a task may take, beside draining."""
-SPARK_ENDS_WITHIN = 20.0
 
 clock = SystemClock()
 log = logging.getLogger(__name__)
@@ -70,6 +70,7 @@ class Fleet:
         self._stopping = Event()
         self._stop_by: int | None = None
         self._settings = plan.recipe.plan()
+        self._places = Places(NAME, plan.master, plan.options)
         self._evicting: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
 
@@ -82,7 +83,9 @@ class Fleet:
         """Come to an end in good order."""
         self._stopping.set()
         self._stop_by = clock.monotonic() + nanos(self.ends_within)
-        if self.roster is not None:
+        if self.roster is None:
+            self._places.end_soon()
+        else:
             self.roster.drain()
 
     async def run(self, show: Callable[[Roster], None]) -> None:
@@ -92,18 +95,16 @@ class Fleet:
         span = await find_span(settings.kafka, settings.topic, settings.start)
         if slots is not None:
             check_workers(plan.workers, slots=slots, partitions=len(span.ends), master=plan.master)
-        places = Places(NAME, plan.master, plan.options)
-        await _in_thread(places.open)
+        places = self._places
         try:
+            await _in_thread(places.open)
             found = await _in_thread(partial(places.slots, plan.workers, len(span.ends), self._stopping))
             if self._stopping.is_set():
                 return
             workers = check_workers(plan.workers, slots=found, partitions=len(span.ends), master=plan.master)
             roster = await self._replay(workers, span, places, show)
         finally:
-            with suppress(TimeoutError):
-                # It ends with this process at the latest.
-                await _in_thread(places.close, SPARK_ENDS_WITHIN)
+            await _in_thread(places.close)
         self._judge(roster)
 
     async def _replay(self, workers: int, span: Span, places: Places, show: Callable[[Roster], None]) -> Roster:
@@ -152,13 +153,13 @@ class Fleet:
                 task.add_done_callback(self._evicting.discard)
             if roster.failed is not None and not self._stopping.is_set():
                 self.stop()
-            if self._stopping.is_set() and roster.is_deserted:
-                # Who has not come yet holds nothing, and would come only to leave: Spark may have no place for it.
-                places.context.cancelAllJobs()
-                job.cancel()
-                return
+            if self._stopping.is_set() and roster.is_drained:
+                places.end_soon()
+                if roster.is_deserted:
+                    # Who has not come yet holds nothing, and would come only to leave: Spark may have no place for it.
+                    job.cancel()
+                    return
             if self._stop_by is not None and clock.monotonic() > self._stop_by:
-                places.context.cancelAllJobs()
                 job.cancel()
                 raise StrandlineError(
                     f"members did not end within {self.ends_within.total_seconds():g} s and were cut off; what they "
@@ -185,13 +186,17 @@ class Fleet:
 
 
 def _run_job(places: Places, errand: Errand, workers: int) -> list[bytes]:
-    context = places.context
-    tasks: Any = context.parallelize(range(workers), workers)
-    try:
+    def run(context: SparkContext) -> list[bytes]:
+        tasks: Any = context.parallelize(range(workers), workers)
         found: list[bytes] = tasks.mapPartitionsWithIndex(_Task(errand)).collect()
+        return found
+
+    try:
+        return places.ask(run)
+    except StrandlineError:
+        raise
     except Exception as error:
         raise StrandlineError(f"Spark gave the run up: {reason_in(str(error)) or repr(error)}") from error
-    return found
 
 
 @dataclass(frozen=True)
@@ -204,7 +209,7 @@ class _Task:
         return run_member(self.errand, number)
 
 
-async def _in_thread(act: Callable[[], T], within: float | None = None) -> T:
+async def _in_thread(act: Callable[[], T]) -> T:
     """Have a thread do something that cannot be interrupted. It does not keep the process from ending."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
@@ -223,4 +228,4 @@ async def _in_thread(act: Callable[[], T], within: float | None = None) -> T:
             tell(lambda: answer.set_result(value))
 
     Thread(target=run, name="strandline-spark", daemon=True).start()
-    return await asyncio.wait_for(answer, within)
+    return await answer

@@ -67,24 +67,35 @@ def opened(
 ) -> Iterator[SparkSession]:
     """A session for one command: it knows our data sources, all or those named, and leaves the terminal to it."""
     conf = configured(app_name, master, options)
-    # What it logs is raised as well, and when a query is stopped it logs pages of the JVM's.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(_is_not_of_py4j)
     with Temporary("spark") as temporary:
         context = launch(conf, temporary.path / "spark.log")
         try:
-            spark = SparkSession(context)
-            if sources is None:
-                register(spark)
-            for source in sources or ():
-                spark.dataSource.register(source)
-            yield spark
-        except (Py4JError, OSError):
-            if not _has_ended(jvm_of(context), JVM_NOTICED_WITHIN_S):
-                raise
-            raise SparkEnded("Spark's JVM has ended by itself, or was killed") from None
+            with jvm_end_reported(context):
+                spark = SparkSession(context)
+                if sources is None:
+                    register(spark)
+                for source in sources or ():
+                    spark.dataSource.register(source)
+                yield spark
         finally:
-            _end(context)
+            end(context)
+
+
+@contextmanager
+def jvm_end_reported(context: SparkContext, stalls: Sequence[str] = ()) -> Iterator[None]:
+    """Report a JVM that is gone in one line, in place of what each call into it raises then.
+
+    `stalls` is the list that `killed_when_stalled` adds to.
+    """
+    process = jvm_of(context)
+    try:
+        yield
+    except (Py4JError, OSError):
+        if stalls:
+            raise Stalled(f"Spark at {context.master}", stalls[0], OVERLOADED) from None
+        if not _has_ended(process, JVM_NOTICED_WITHIN_S):
+            raise
+        raise SparkEnded(f"Spark's JVM has ended by itself, or was killed; {OVERLOADED}") from None
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
@@ -92,7 +103,7 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
     return "py4j" not in record.pathname
 
 
-def _end(context: SparkContext) -> None:
+def end(context: SparkContext) -> None:
     """Stop Spark and end its JVM: PySpark would make the next session of this process in it, dead or alive."""
     with warnings.catch_warnings(), suppress(Py4JError, OSError):
         # Of a JVM that is gone already.
@@ -151,7 +162,7 @@ def launch(conf: SparkConf, log: Path, *, silence_s: float | None = None) -> Spa
     try:
         with (
             log.open("wb") as out,
-            _killed_when_stalled(stalls, lambda: _child_that_writes(log), lambda: bytes_below(log.parent), silence_s),
+            killed_when_stalled(stalls, lambda: _child_that_writes(log), lambda: bytes_below(log.parent), silence_s),
         ):
             # In a session of its own: a Ctrl-C at the terminal is for us, who end its work first.
             how = {"stdout": out, "stderr": out, "start_new_session": True}
@@ -164,6 +175,9 @@ def launch(conf: SparkConf, log: Path, *, silence_s: float | None = None) -> Spa
         # What py4j raises quotes the JVM at length.
         problem = str(getattr(error, "java_exception", error)).strip().partition("\n")[0]
         raise StrandlineError(f"Spark at {master} does not start: {problem}{_last_words(log)}") from None
+    # What Py4J logs is raised as well, and when a query is stopped it logs pages of the JVM's.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_of_py4j)
     # When the JVM is gone, it prints where it was when it learnt of it.
     context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
     return context
@@ -181,7 +195,7 @@ def _signals_kept() -> Iterator[None]:
 
 
 @contextmanager
-def _killed_when_stalled(
+def killed_when_stalled(
     problems: list[str], find: Callable[[], int | None], progress: Callable[[], object], silence_s: float
 ) -> Iterator[None]:
     """Kill a JVM, with its Python processes, that makes no progress; what was wrong is added to the list then.
@@ -250,7 +264,7 @@ def stopped_by(
     watched = is_local(context.master or "")
     limit_s = WORK_SILENCE_S if silence_s is None else silence_s
     try:
-        with _killed_when_stalled(stalls, lambda: jvm, progress, limit_s) if watched else nullcontext():
+        with killed_when_stalled(stalls, lambda: jvm, progress, limit_s) if watched else nullcontext():
             yield
     except (PySparkException, Py4JError, OSError) as error:
         if stalls:
