@@ -7,8 +7,10 @@ from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from tests.support import TIMEOUT
 
-def client(endpoint: str, *, is_signed: bool = True, read_timeout: float = 30) -> Any:
+
+def client(endpoint: str, *, is_signed: bool = True, read_timeout: float = TIMEOUT) -> Any:
     """A client of Kinesis."""
     config = Config(
         retries={"total_max_attempts": 1},

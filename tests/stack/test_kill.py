@@ -14,11 +14,11 @@ from tests.support import TIMEOUT, Up, owned_processes, read_records, run_strand
 
 STAGES = [
     "kinesis: starting",
-    pytest.param("postgres: initialising", marks=pytest.mark.soak),
-    pytest.param("kafka: formatting", marks=pytest.mark.soak),
-    pytest.param("postgres: starting", marks=pytest.mark.soak),
+    "postgres: initialising",
+    "kafka: formatting",
+    "postgres: starting",
     "kafka: starting",
-    pytest.param("ready", marks=pytest.mark.soak),
+    "ready",
 ]
 
 
@@ -26,6 +26,39 @@ def assert_nothing_runs(owner: int) -> None:
     wait_for(lambda: not owned_processes(owner), f"all processes of {owner} are gone")
 
 
+def write_what_is_kept(up: Up) -> None:
+    settings = up.settings()
+    write_records(settings["kafka"]["bootstrap.servers"], "kept", [b"old"])
+    with psycopg.connect(settings["postgres"]["DATABASE_URL"]) as connection:
+        connection.execute("create table kept as select 'old' as word")
+
+
+def assert_it_is_kept(up: Up) -> None:
+    settings = up.settings()
+    assert read_records(settings["kafka"]["bootstrap.servers"], "kept", 1) == [b"old"]
+    with psycopg.connect(settings["postgres"]["DATABASE_URL"]) as connection:
+        assert connection.execute("select word from kept").fetchall() == [("old",)]
+
+
+def test_killed_while_it_starts_and_when_ready_the_next_one_serves_what_is_in_a_directory_of_any_name(
+    open_dir: Path,
+) -> None:
+    data = open_dir / "quo'te\"s, back\\slash = k\u00fcste"
+    for stage in ("kinesis: starting", "kafka: starting"):
+        with Up("--data", data) as up:
+            up.wait_for_message(stage)
+            up.end(signal.SIGKILL)
+            assert_nothing_runs(up.pid)
+    with Up("--data", data) as up:
+        write_what_is_kept(up)
+        assert (data / "kafka-1" / "broker-1" / "kept-0").is_dir()
+        up.end(signal.SIGKILL)
+        assert_nothing_runs(up.pid)
+    with Up("--data", data) as up:
+        assert_it_is_kept(up)
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("stage", STAGES)
 def test_killed_at_any_stage_the_next_one_comes_up(stage: str, open_dir: Path) -> None:
     with Up("--data", open_dir / "data") as up:
@@ -37,19 +70,13 @@ def test_killed_at_any_stage_the_next_one_comes_up(stage: str, open_dir: Path) -
 
 
 @pytest.mark.soak
-def test_killed_when_ready_the_next_one_serves_the_old_records(open_dir: Path) -> None:
+def test_killed_when_ready_the_next_one_serves_the_old_records_and_stops_in_order(open_dir: Path) -> None:
     with Up("--data", open_dir / "data") as up:
-        settings = up.settings()
-        write_records(settings["kafka"]["bootstrap.servers"], "kept", [b"old"])
-        with psycopg.connect(settings["postgres"]["DATABASE_URL"]) as connection:
-            connection.execute("create table kept as select 'old' as word")
+        write_what_is_kept(up)
         up.end(signal.SIGKILL)
         assert_nothing_runs(up.pid)
     with Up("--data", open_dir / "data") as up:
-        settings = up.settings()
-        assert read_records(settings["kafka"]["bootstrap.servers"], "kept", 1) == [b"old"]
-        with psycopg.connect(settings["postgres"]["DATABASE_URL"]) as connection:
-            assert connection.execute("select word from kept").fetchall() == [("old",)]
+        assert_it_is_kept(up)
         assert up.end(signal.SIGINT) == 0
     assert not owned_processes(up.pid)
 

@@ -47,7 +47,7 @@ def first_error(settings: Mapping[str, str]) -> KafkaError:
 def test_every_broker_lets_in_who_has_the_password(secure_kafka: KafkaCluster, mechanism: str) -> None:
     settings = secure_kafka.secure_settings(mechanism)
     topic = f"secure-{mechanism.lower()}"
-    create_topics(settings, NewTopic(topic, 2, replication_factor=1))
+    create_topics(settings, NewTopic(topic, 2, replica_assignment=[[1], [2]]))
     partitions = AdminClient({**settings}).list_topics(topic, timeout=TIMEOUT).topics[topic].partitions
     assert sorted(partition.leader for partition in partitions.values()) == [1, 2], "each broker leads a partition"
     for partition in (0, 1):

@@ -3,10 +3,13 @@
 import asyncio
 import re
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from strandline.errors import StrandlineError
+from strandline.workers import crew
 from strandline.workers.crew import Crew
 from strandline.workers.messages import Ready
 from tests.support import TIMEOUT
@@ -56,6 +59,7 @@ async def started(limit_s: float) -> list[int]:
         return crew.serving()
 
 
+@pytest.mark.usefixtures("freezes_count_little")
 def test_a_worker_that_stands_still_while_it_starts_ends_the_start_with_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -68,6 +72,41 @@ def test_a_worker_that_stands_still_while_it_starts_ends_the_start_with_one_line
     assert re.fullmatch(line, str(failure.value))
 
 
+@pytest.mark.usefixtures("freezes_count_little")
 def test_a_worker_that_is_slow_to_start_and_works_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(mute.SECONDS, "5")
     assert asyncio.run(asyncio.wait_for(started(2.0), TIMEOUT)) == [1]
+
+
+class Undying:
+    """A process that hangs in the kernel."""
+
+    pid = 0
+    returncode = None
+    kills = 0
+
+    def kill(self) -> None:
+        self.kills += 1
+
+    async def wait(self) -> None:
+        await asyncio.sleep(TIMEOUT)
+
+
+def test_a_worker_that_does_not_end_even_when_killed_is_told_of_and_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(crew, "KILL_SILENCE_S", 0.3)
+    process: Any = Undying()
+    writer: Any = SimpleNamespace(close=lambda: None)
+    job = Job()
+
+    async def bury() -> list[int]:
+        workers = Crew(job, mute.__name__, 1, from_worker.decode, drain_s=20)
+        worker = workers._workers[1] = crew._Worker(1, process, writer)
+        await asyncio.wait_for(workers._bury(worker), TIMEOUT / 2)
+        return list(workers._workers)
+
+    assert asyncio.run(bury()) == []
+    assert job.ended == {1: 1}
+    assert process.kills == 1
+    assert caplog.messages == ["worker 1 (process 0) does not end, not even when killed"]

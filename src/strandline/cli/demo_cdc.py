@@ -35,7 +35,7 @@ LEASE_S = 3
 LONGEST_S = 600.0
 SILENCE_S = 300.0
 """A step without progress for so long ends the demo."""
-END_WITHIN_S = 30.0
+END_SILENCE_S = 30.0
 LOOK_EVERY = 0.2
 FIRST = 200
 """Records that arrive before the leader is killed."""
@@ -212,8 +212,8 @@ class Instance:
         return (self._log.read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
 
     def end(self) -> None:
-        """End it in good order; at once where that takes too long."""
-        self.child.stop(signal.SIGTERM, END_WITHIN_S)
+        """End it in good order; at once where it makes no progress."""
+        self.child.stop(signal.SIGTERM, END_SILENCE_S)
 
 
 def show(clerk: Clerk, outcome: Outcome, killed_ms: int) -> None:

@@ -2,9 +2,9 @@
 
 import asyncio
 import signal
-import threading
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import uvloop
 from confluent_kafka.admin import AdminClient
@@ -26,9 +26,8 @@ EAST, WEST = "orders", "eu.orders"
 PORTS = 2
 LONGEST_S = 3600.0
 CREATE_WITHIN_S = 60.0
+MEMBERS = 2
 READ_SILENCE_S = 120.0
-WRITE_SILENCE_S = 330.0
-"""Longer than the clerk's producer tries to deliver."""
 TELL_EVERY_S = 2.0
 POLL_S = 0.2
 
@@ -69,29 +68,30 @@ async def _show(stack: Stack, seconds: float) -> None:
 
 
 async def _trade(kafka: str, west: KafkaCluster, seconds: float, stopped: asyncio.Event) -> None:
-    clerk, readers = Clerk(kafka, [EAST, WEST]), Readers(kafka, [EAST, WEST], 2)
-    no_more, all_read = Event(), Event()
-    writing = threading.Thread(target=clerk.write, args=(no_more,), daemon=True)
-    threads = [writing, *readers.threads(all_read)]
-    for thread in threads:
-        thread.start()
+    clerk, readers = Clerk(kafka, [EAST, WEST]), Readers(kafka, [EAST, WEST])
+    no_more, is_over = Event(), Event()
+    writing = asyncio.create_task(asyncio.to_thread(clerk.write, no_more, is_over))
+    reading = [asyncio.create_task(asyncio.to_thread(readers.work, is_over)) for _ in range(MEMBERS)]
+    stopping = asyncio.create_task(stopped.wait())
+    until = [stopping, writing, *reading]
     try:
-        await _tell(clerk, readers, seconds / 3, stopped)
+        await _tell(clerk, readers, seconds / 3, until)
         if not stopped.is_set():
             say("The west is killed (SIGKILL). The east goes on:")
             await asyncio.to_thread(west.brokers[0].stop, signal.SIGKILL, 0.0)
-            await _tell(clerk, readers, seconds / 3, stopped)
+            await _tell(clerk, readers, seconds / 3, until)
             say("The west is started again:")
             west.brokers[0].start()
             await asyncio.to_thread(west.wait_ready)
-            await _tell(clerk, readers, seconds / 3, stopped)
+            await _tell(clerk, readers, seconds / 3, until)
         no_more.set()
-        await _caught_up(clerk, readers, writing)
+        await _caught_up(clerk, readers, writing, reading)
     finally:
         no_more.set()
-        all_read.set()
-        for thread in threads:
-            await asyncio.to_thread(thread.join)
+        is_over.set()
+        stopping.cancel()
+        await asyncio.gather(*until, return_exceptions=True)
+    _raise_failure(reading)
     written, read = clerk.acknowledged.total(), len(readers.read)
     twice = sum(count - 1 for count in readers.read.values())
     say(f"{written:,} orders acknowledged, {read:,} different ones read, {twice:,} read again after a rebalance.")
@@ -100,28 +100,37 @@ async def _trade(kafka: str, west: KafkaCluster, seconds: float, stopped: asynci
     say("Nothing is lost.")
 
 
-async def _caught_up(clerk: Clerk, readers: Readers, writing: threading.Thread) -> None:
+async def _caught_up(
+    clerk: Clerk, readers: Readers, writing: asyncio.Task[None], reading: list[asyncio.Task[None]]
+) -> None:
     """Wait until all that was written is acknowledged, and all that is acknowledged is read, or nothing moves."""
-    detector = StallDetector(WRITE_SILENCE_S, clerk.acknowledged.total)
-    while writing.is_alive() and detector.problem() is None:
-        await asyncio.sleep(POLL_S)
+    await asyncio.wait([writing, *reading], return_when=asyncio.FIRST_COMPLETED)
+    _raise_failure([writing, *reading])
     detector = StallDetector(READ_SILENCE_S, lambda: len(readers.read))
     while len(readers.read) < clerk.acknowledged.total() and detector.problem() is None:
         await asyncio.sleep(POLL_S)
+        _raise_failure(reading)
 
 
-async def _tell(clerk: Clerk, readers: Readers, seconds: float, stopped: asyncio.Event) -> None:
-    """Show how it goes for a while."""
+async def _tell(clerk: Clerk, readers: Readers, seconds: float, until: list[asyncio.Task[Any]]) -> None:
+    """Show how it goes for a while, or until one of these is done; raises where it has failed."""
     times = max(1, round(seconds / TELL_EVERY_S))
     for _ in range(times):
-        try:
-            await asyncio.wait_for(stopped.wait(), seconds / times)
-        except TimeoutError:
-            counts = ", ".join(
-                f"{topic}: {clerk.acknowledged[topic]:,} written, {readers.by_topic[topic]:,} read"
-                for topic in (EAST, WEST)
-            )
-            say(f"  {counts}")
+        done, _ = await asyncio.wait(until, timeout=seconds / times, return_when=asyncio.FIRST_COMPLETED)
+        _raise_failure(until)
+        if done:
+            return
+        counts = ", ".join(
+            f"{topic}: {clerk.acknowledged[topic]:,} written, {readers.by_topic[topic]:,} read"
+            for topic in (EAST, WEST)
+        )
+        say(f"  {counts}")
+
+
+def _raise_failure(tasks: list[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        if task.done():
+            task.result()
 
 
 def _create_topics(kafka: str) -> None:

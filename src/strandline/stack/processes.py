@@ -13,14 +13,14 @@ from threading import Event
 
 from strandline.errors import PortTaken, ServerFailed, StartCancelled
 from strandline.stack.ports import listening_inodes
-from strandline.stalls import StallDetector
+from strandline.stalls import LOOK_EVERY_S, StallDetector
 
 LEASH = Path(__file__).with_name("leash.py")
 POLL_INTERVAL = 0.02
 FORK_TIMEOUT = 300.0
 """Of a fork nothing can be seen before it is done, and on an overloaded machine it takes seconds."""
 OVERLOADED = "the machine may be overloaded or out of memory: make room and try again"
-KILL_TIMEOUT = 10.0
+KILL_SILENCE_S = 10.0
 CANCEL_GRACE = 5.0
 LOG_TAIL_LINES = 15
 LOG_TAIL_BYTES = 64 << 10
@@ -138,20 +138,42 @@ class Child:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal_)
 
-    def stop(self, first: signal.Signals, grace: float) -> None:
-        """Ask it to end, wait, and kill it when it has not ended after `grace` seconds."""
+    def stop(self, first: signal.Signals, grace: float, progress: Callable[[], object] | None = None) -> None:
+        """Ask it to end, wait, and kill it with a line in our log when it makes no progress for `grace` seconds.
+
+        Progress is what `progress` says, or what it logs where that is None.
+        """
         if self._process is None:
             return
         self.send(first)
-        try:
-            self._process.wait(grace)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+        if first is not signal.SIGKILL:
+            stall = self._wait_for_end(StallDetector(grace, progress or self.logged_bytes, pid=self.pid))
+            if stall is None:
+                return
+            log.warning(
+                "%s (process %d) was killed: asked to stop, it %s; its next start recovers as after a crash",
+                self.name,
+                self.pid,
+                stall,
+            )
+            self.send(signal.SIGKILL)
+        if self._wait_for_end(StallDetector(KILL_SILENCE_S, pid=self.pid)) is not None:
+            # Only a process that hangs in the kernel gets here. We must not hang with it.
+            log.error("%s (process %d) does not end, not even when killed", self.name, self.pid)
+
+    def _wait_for_end(self, detector: StallDetector) -> str | None:
+        """Wait until it has ended, which is None, or what is wrong."""
+        if self._process is None:
+            return None
+        while True:
             try:
-                self._process.wait(KILL_TIMEOUT)
+                self._process.wait(LOOK_EVERY_S)
             except subprocess.TimeoutExpired:
-                # Only a process that hangs in the kernel gets here. We must not hang with it.
-                log.error("%s (process %d) does not end, not even when killed", self.name, self.pid)
+                stall = detector.problem()
+                if stall is not None:
+                    return stall
+            else:
+                return None
 
     def wait_until(
         self,

@@ -28,7 +28,8 @@ STEADY_S = 30.0
 # A worker says every moment how it is; while it starts it may have to wait for Kafka.
 SILENT_S = 30.0
 START_SILENCE_S = 180.0
-EXIT_S = 10.0
+EXIT_SILENCE_S = 10.0
+KILL_SILENCE_S = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -177,12 +178,10 @@ class Crew(Generic[Said]):
         try:
             worker.send(self._job.first(number))
             await self._hear(worker, reader)
-            async with asyncio.timeout(EXIT_S):
-                await process.wait()
+            detector = StallDetector(EXIT_SILENCE_S, pid=process.pid)
+            await unless_stalled(process.wait(), detector, "its exit", "look at what it logged")
         except Stalled as error:
             worker.problem = str(error)
-        except TimeoutError:
-            worker.problem = f"it did not exit within {EXIT_S:g} s, and was killed"
         except (ValueError, msgspec.DecodeError) as error:
             # One that cannot be understood is replaced like any other that fails: the others serve on.
             worker.problem = f"what it said cannot be read, and it was killed: {error}"
@@ -227,7 +226,13 @@ class Crew(Generic[Said]):
         if worker.process.returncode is None:
             with suppress(ProcessLookupError):
                 worker.process.kill()
-            await worker.process.wait()
+            detector = StallDetector(KILL_SILENCE_S, pid=worker.process.pid)
+            try:
+                await unless_stalled(worker.process.wait(), detector, "a killed worker", "look for it in ps")
+            except Stalled:
+                # Only a process that hangs in the kernel gets here. We must not hang with it.
+                who = "worker %d (process %d) does not end, not even when killed"
+                log.error(who, worker.number, worker.process.pid, extra={"worker": worker.number})
         worker.writer.close()
         del self._workers[worker.number]
         self._job.gone(worker.number)
