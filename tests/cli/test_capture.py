@@ -1,6 +1,7 @@
 """`strandline capture` as a person runs it: what it says, how it stops, and what is in Kafka then."""
 
 import asyncio
+import shlex
 import signal
 import socket
 import subprocess
@@ -12,7 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from strandline.capture.config import Settings
+from strandline.capture.recorder import Reliable
+from strandline.cli.commands import app
 from strandline.stack import KafkaCluster
+from strandline.stack.certificates import Authority
 from strandline.stack.ports import free_port
 from tests.capture.support import OK, Upstream, in_kafka, new_topic, run
 from tests.support import TIMEOUT, frozen, run_warm, wait_for
@@ -156,6 +161,40 @@ def test_wrong_use_is_one_clear_line(arguments: list[str], code: int, told: str)
     assert result.returncode == code
     assert told in result.stderr.splitlines()[-1]
     assert "hunter2" not in result.stderr
+
+
+def test_each_option_reaches_the_capture_and_goes_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[Settings, str, tuple[str, int] | None]] = []
+
+    async def take(settings: Settings, to: str, pages: tuple[str, int] | None) -> None:
+        found.append((settings, to, pages))
+
+    monkeypatch.setattr("strandline.cli.capture._run", take)
+    authority = Authority("somebody's")
+    certificate, key = authority.issue("front", ["127.0.0.1"])
+    for name, text in {"ca": authority.certificate, "certificate": certificate, "key": key}.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "c.yaml").write_text(
+        "listen: wrong:1\ntopic: wrong\npartitions: 9\nidle_after_s: 7\n"
+        "connect_within_s: 6\nstop_within_s: 5\nbuffer_bytes: 2000000\n"
+    )
+    places = shlex.split("--listen h:1 --to https://u --kafka k:1 --topic t --observe o:2 --set client.id=c")
+    rest = shlex.split("--node-id here --partitions 3 --reliable all --release-after 4 --sample 0.5")
+    tls = [part for option in ("tls-certificate", "tls-key") for part in (f"--{option}", tmp_path / option[4:])]
+    given = [*places, *rest, *map(str, tls), "--upstream-ca", f"{tmp_path}/ca", "--config", f"{tmp_path}/c.yaml"]
+    app(["capture", *given], exit_on_error=False, print_error=False, result_action="return_value")
+    ((settings, to, pages),) = found
+    assert (settings.listen, to, settings.upstream, pages) == (("h", 1), "https://u", ("u", 443), ("o", 2))
+    assert (settings.topic, settings.partitions, settings.node) == ("t", 3, "here")
+    assert (settings.reliable, settings.release_after_s, settings.sample) == (Reliable.ALL, 4, 0.5)
+    assert settings.kafka == {"bootstrap.servers": "k:1", "client.id": "c"}
+    assert (settings.idle_after_s, settings.connect_within_s, settings.stop_within_s) == (7, 6, 5)
+    assert settings.buffer_bytes == 2_000_000
+    assert settings.front_tls is not None
+    assert settings.upstream_tls is not None
+    assert [each["subject"] for each in settings.upstream_tls.get_ca_certs()] == [((("commonName", "somebody's"),),)]
 
 
 @pytest.mark.server

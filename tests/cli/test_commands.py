@@ -8,12 +8,14 @@ import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import cyclopts
 import pytest
 
 from strandline.cli.commands import app
 from strandline.cli.up import _lines
+from strandline.errors import StrandlineError
 from strandline.stack.kafka import KafkaCluster
 from tests.support import TIMEOUT, Up, run_strandline, run_warm, wait_for
 
@@ -163,6 +165,32 @@ def test_a_signal_while_modules_are_imported_is_one_line(module: str, number: st
     assert (result.returncode, result.stdout, result.stderr) == (1, "", "strandline: interrupted\n")
 
 
+def test_each_option_of_up_and_of_a_trial_of_the_gateway_reaches_what_it_is_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def take(*servers: object, **given: Any) -> None:
+        asked.append({"servers": servers, **given})
+        raise StrandlineError("enough")
+
+    monkeypatch.setattr("strandline.cli.up.Stack", take)
+    monkeypatch.setattr("strandline.cli.gateway.Trial", take)
+    (tmp_path / "token").write_text("a.b.c\n")
+    up = f"up --only kafka,kinesis --kafka-clusters 2 --kafka-brokers 3 --data {tmp_path}"
+    trial = (
+        "gateway verify --url ws://h:1 --topic t --kafka k:1 --clients 3 --seconds 4 --rate 5 --deletes --recreates 6"
+    )
+    for line in (up, f"{trial} --seed 7 --token-file {tmp_path}/token"):
+        with pytest.raises(StrandlineError, match="enough"):
+            app(line.split(), exit_on_error=False, print_error=False, result_action="return_value")
+    servers = {"servers": (["kafka", "kinesis"],), "kafka_clusters": 2, "kafka_brokers": 3, "data": tmp_path}
+    counts = {"clients": 3, "seconds": 4.0, "rate": 5, "deletes": True, "recreates": 6, "seed": 7}
+    assert asked[0] == servers
+    assert asked[1].pop("token").reveal() == "a.b.c"
+    assert asked[1] == {"servers": (), "url": "ws://h:1", "topic": "t", "kafka": {"bootstrap.servers": "k:1"}, **counts}
+
+
 def test_up_exports_the_address_of_the_first_cluster_for_the_other_commands(kafka: KafkaCluster) -> None:
     name, address = "bootstrap.servers", kafka.settings()["bootstrap.servers"]
     assert list(_lines(kafka.settings(), is_first=True)) == [f"{name}={address}", f"export STRANDLINE_KAFKA={address}"]
@@ -178,13 +206,13 @@ def test_readiness_is_told_over_http_from_the_first_moment() -> None:
 
         def status() -> int:
             try:
-                return int(urllib.request.urlopen(page, timeout=5).status)
+                return int(urllib.request.urlopen(page, timeout=TIMEOUT).status)
             except urllib.error.HTTPError as error:
                 return error.code
 
         assert status() in {200, 503}
         wait_for(lambda: status() == 200, "it is ready")
-        metrics = urllib.request.urlopen(page.replace("readyz", "metrics"), timeout=5).read().decode()
+        metrics = urllib.request.urlopen(page.replace("readyz", "metrics"), timeout=TIMEOUT).read().decode()
         assert "strandline_stack_ready 1.0" in metrics
         assert up.end(signal.SIGTERM) == 0
 

@@ -22,6 +22,7 @@ from strandline.errors import (
     UsageError,
     WrongListener,
 )
+from strandline.kafka import librdkafka
 from strandline.ordered import Earliest, OrderedConsumer, Topic
 from strandline.stack import KafkaCluster
 from strandline.units import Nanos
@@ -262,7 +263,9 @@ def test_a_setting_of_kafka_that_does_not_fit_is_told_without_its_value(tmp_path
 def test_a_broker_that_is_not_there_is_told_with_its_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(delivery, "ANSWER_WITHIN", 1.0)
+    # Time for a first attempt, of which the reason is known then.
+    monkeypatch.setattr(delivery, "ANSWER_WITHIN", 5.0)
+    monkeypatch.setattr(librdkafka, "PATIENCE_S", TIMEOUT)
     page = har(tmp_path / "page.har", entry(1, "/a"))
     with pytest.raises(BrokerUnreachable, match=r"^Kafka at 127\.0\.0\.1:1: .*Connection refused"):
         command(page, "--kafka", "127.0.0.1:1")

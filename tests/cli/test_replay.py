@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +26,15 @@ from strandline.cli.replay import OBSERVE_PORT, observed
 from strandline.cli.status import head_line
 from strandline.errors import BrokerUnreachable, StrandlineError, UsageError
 from strandline.observe import Observed
+from strandline.replay.beginning import From
+from strandline.replay.health import WhenDown
+from strandline.replay.plan import Until
 from strandline.replay.replay import Replay
+from strandline.replay.retries import DefaultRetry, UserRetry
 from strandline.replay.status import PartitionStatus, Status, Unfinished
 from strandline.replay.watch import Watch
 from strandline.stack import KafkaCluster
+from strandline.stack.certificates import Authority
 from tests.ordered.support import create_topic
 from tests.replay.support import Said, capture, committed, connection, get, plan, post, write
 from tests.support import TIMEOUT, lines_of, run_warm
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
     from strandline.replay.plan import Plan
 
 TARGET = ["--target", "http://127.0.0.1:9"]
+patient = DefaultRetry()
 
 
 def run(*arguments: str) -> None:
@@ -104,6 +112,36 @@ def test_the_group_may_be_among_the_settings_of_kafka(
     monkeypatch.setattr("strandline.cli.dry_run.dry_run", lambda plan, start: plans.append(plan))
     run(*TARGET, "--dry-run", *options)
     assert [plan.kafka["group.id"] for plan in plans] == [group]
+
+
+def test_each_option_reaches_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[Plan] = []
+    monkeypatch.setattr("strandline.cli.dry_run.dry_run", lambda plan, start: plans.append(plan))
+    ca, kafka = tmp_path / "ca.pem", tmp_path / "kafka.properties"
+    ca.write_text(Authority("somebody's").certificate)
+    kafka.write_text("sasl.password=hidden\n")
+    seconds = shlex.split("--lookahead 900 --packet-timeout 80 --answer-timeout 70 --quiescence 6 --drain 5")
+    bounds = shlex.split(
+        "--concurrency 4 --memory 3 --speedup 3/2 --no-marker --when-down fail --until live --from latest"
+    )
+    topics = shlex.split("--topic t --results-topic r --dead-letter-topic d --kafka k:1 --group g --set client.id=c")
+    files = ["--results", "r.jsonl", "--tuples", "t.jsonl", "--target-ca", str(ca), "--kafka-config", str(kafka)]
+    policy = ["--retry", f"{__name__}:patient", "--start-at", "2026-01-01T00:00:00Z@2026-01-02T09:00:00Z"]
+    run("--target", "https://h", "--dry-run", *seconds, *bounds, *topics, *files, *policy)
+    (plan,) = plans
+    assert plan.topics == ("t", "r", "d")
+    assert plan.kafka == {"bootstrap.servers": "k:1", "group.id": "g", "client.id": "c", "sasl.password": "hidden"}
+    assert (plan.results, plan.tuples) == (Path("r.jsonl"), Path("t.jsonl"))
+    assert (plan.start, plan.until, plan.speed) == (From.LATEST, Until.LIVE, Fraction(3, 2))
+    spans = (plan.lookahead, plan.packet_timeout, plan.limits.answer_within, plan.limits.quiescence, plan.drain)
+    assert [span.total_seconds() for span in spans] == [900, 80, 70, 6, 5]
+    assert (plan.limits.concurrency, plan.limits.memory) == (4, 3 << 20)
+    assert (plan.marks, plan.when_down) == (False, WhenDown.FAIL)
+    assert isinstance(plan.policy, UserRetry)
+    assert plan.reference is not None
+    assert plan.reference.source == datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1e9
+    assert plan.target._tls is not None
+    assert [found["subject"] for found in plan.target._tls.get_ca_certs()] == [((("commonName", "somebody's"),),)]
 
 
 def test_a_results_file_that_cannot_be_written_is_one_line_and_exit_code_1(
@@ -377,7 +415,7 @@ def wait_for_oldest(at: str) -> dict[str, Any]:
     """Ask until a request is with the target."""
     deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
-        with urllib.request.urlopen(f"{at}/status", timeout=10) as answer:
+        with urllib.request.urlopen(f"{at}/status", timeout=TIMEOUT) as answer:
             for partition in json.load(answer)["partitions"]:
                 if partition["oldest"] and partition["oldest"]["waits_for"] == "the target's answer":
                     return dict(partition["oldest"])

@@ -1,16 +1,21 @@
 """The client for asyncio: what it gives its application, when it comes back, and when it gives up."""
 
 import asyncio
+import itertools
 import json
 import random
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
+from threading import Event
+from typing import Any
 from uuid import uuid4
 
 import pytest
+import yaml
 from confluent_kafka import Producer
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +55,51 @@ async def first(client: GatewayClient) -> Message:
         assert isinstance(item, Message)
         return item
     raise AssertionError("it ended")
+
+
+def test_the_example_of_the_readme_prints_the_prices_that_are_written(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "README.md").read_text()
+    prices, file, watch = (
+        f"{name}{page.partition(name)[2].partition('```')[0]}"
+        for name in ("# prices.py", "# gateway.yaml", "# watch.py")
+    )
+    monkeypatch.setenv("STRANDLINE_KAFKA", kafka.address)
+    sections, has_begun, is_over = yaml.safe_load(file), Event(), Event()
+    prices = prices.replace("range(600)", "ticks()").replace("time.sleep(1)", "time.sleep(0.05)")
+    printed: list[tuple[str, dict[str, int]]] = []
+
+    class Enough(Exception):
+        pass
+
+    def ticks() -> Iterator[int]:
+        for n in itertools.takewhile(lambda _: not is_over.is_set(), itertools.count()):
+            yield n
+            has_begun.set()
+
+    def show(channel: str, data: dict[str, int]) -> None:
+        printed.append((channel, data))
+        if len(printed) == 3:
+            raise Enough
+
+    async def test() -> None:
+        writing = asyncio.ensure_future(asyncio.to_thread(exec, prices, {"ticks": ticks}))
+        try:
+            assert await asyncio.to_thread(has_begun.wait, TIMEOUT)
+            async with serving(kafka.address, sections["topics"], auth=sections["auth"]) as gateway:
+                example: dict[str, Any] = {"print": show}
+                code = watch.replace("ws://127.0.0.1:8090", gateway.address).replace("asyncio.run(main())", "")
+                exec(code, example)  # noqa: S102  (our own example)
+                with pytest.raises(Enough):
+                    await example["main"]()
+        finally:
+            is_over.set()
+            await writing
+
+    run(test)
+    begun = printed[0][1]["price"]
+    assert printed == [("BTC.USD", {"price": begun + n}) for n in range(3)]
 
 
 def test_a_value_that_is_no_json_comes_as_the_bytes_that_it_was(kafka: KafkaCluster) -> None:

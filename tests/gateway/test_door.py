@@ -25,7 +25,8 @@ from strandline.gateway.config import AuthSection, GatewayConfig, JwtSection, To
 from strandline.stack import KafkaCluster
 from strandline.stack.certificates import Authority
 from tests.gateway.raw import PING, PONG, Raw, Seen, beside, frame, greeted, request
-from tests.gateway.support import Plain, run, serving, write
+from tests.gateway.support import SECRET, Plain, run, serving, write
+from tests.gateway.support import token as signed
 from tests.ordered.support import create_topic
 
 RSA_KEY = rsa.generate_private_key(65_537, 2048)
@@ -153,6 +154,15 @@ def test_keys_that_do_not_fit_their_algorithms_are_refused_at_the_start(section:
 def test_nobody_is_let_in_whom_the_configuration_does_not_name() -> None:
     with pytest.raises(OptionError, match="nobody is let in: give "):
         settings_of(GatewayConfig(topics={"t": TopicSection()}), {}, ("127.0.0.1", 0), Path())
+
+
+def test_the_channels_that_a_token_allows_are_in_the_claim_that_the_configuration_names() -> None:
+    named = JwtSection(algorithms=["HS256"], secret=Secret(SECRET), channels_claim="may")
+    config = GatewayConfig(topics={"t": TopicSection()}, auth=AuthSection(jwt=named))
+    door = settings_of(config, {}, ("127.0.0.1", 0), Path()).door
+    allowed = door.identify("/", [f"Bearer {signed(['a'], may=['b'])}"]).allowed
+    assert allowed is not None
+    assert list(allowed) == ["b"]
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,24 @@
 """Kafka's Java tools through the proxy: writing, groups of every kind, transactions, and what administrators do."""
 
+import asyncio
 import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from kio.schema.alter_share_group_offsets.v0.request import AlterShareGroupOffsetsRequest
+from kio.schema.alter_share_group_offsets.v0.request import AlterShareGroupOffsetsRequestPartition as ResetPartition
+from kio.schema.alter_share_group_offsets.v0.request import AlterShareGroupOffsetsRequestTopic as ResetTopic
+from kio.schema.delete_share_group_offsets.v0.request import DeleteShareGroupOffsetsRequest
+from kio.schema.delete_share_group_offsets.v0.request import DeleteShareGroupOffsetsRequestTopic as DeletedTopic
+from kio.schema.describe_share_group_offsets.v1.request import DescribeShareGroupOffsetsRequest
+from kio.schema.describe_share_group_offsets.v1.request import DescribeShareGroupOffsetsRequestGroup as DescribedGroup
+from kio.schema.errors import ErrorCode
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i32, i64
 
+from strandline.proxy.cluster import Cluster
 from strandline.stack.kafka import KafkaCluster
 from tests.proxy.java import (
     CONFIGS,
@@ -22,7 +34,8 @@ from tests.proxy.java import (
     running,
     tool,
 )
-from tests.proxy.support import Proxied, create, level_producer_ids, read, record_count, write
+from tests.proxy.raw import at_bootstrap, coordinator
+from tests.proxy.support import PATIENT, Proxied, create, level_producer_ids, read, record_count, write
 from tests.support import TIMEOUT, wait_for
 
 Clusters = tuple[KafkaCluster, KafkaCluster]
@@ -135,13 +148,46 @@ def test_the_new_groups_work_in_one_cluster_and_are_refused_over_two(proxy: Prox
     assert offsets(proxy, "eu-848") == {("eu.java-848", 0): 2}
 
 
-def test_a_share_group_works_in_one_cluster(proxy: Proxied, clusters: Clusters) -> None:
+def test_a_share_group_works_in_one_cluster_and_its_offsets_are_shown_reset_and_deleted(
+    proxy: Proxied, clusters: Clusters
+) -> None:
     prepared(clusters, "java-share")
     write(clusters[1].settings(), [("eu.java-share", value) for value in "abc"])
     entity = ("--entity-type", "groups", "--entity-name", "eu-share")
     tool(proxy.address, CONFIGS, "--alter", *entity, "--add-config", "share.auto.offset.reset=earliest")
     asked = ("--topic", "eu.java-share", "--group", "eu-share", "--max-messages", "3", "--timeout-ms", PATIENT_MS)
     assert tool(proxy.address, SHARE_CONSUMER, *asked).splitlines() == ["a", "b", "c"]
+    # What its offsets are, is asked of its coordinator, without a tool of Java's.
+    with at_bootstrap(proxy) as connection:
+        _, port, _ = coordinator(connection, "eu-share")
+    asyncio.run(asyncio.wait_for(reset_and_delete(f"127.0.0.1:{port}", "eu-share", "eu.java-share"), TIMEOUT))
+
+
+async def reset_and_delete(address: str, group: str, topic: str) -> None:
+    """Show, reset and delete the offsets of a share group that has read partition 0 of a topic."""
+    named, asked = TopicName(topic), Cluster("asked", {"bootstrap.servers": address}, PATIENT)
+
+    async def shown() -> list[int]:
+        groups = (DescribedGroup(group_id=GroupId(group), topics=None),)
+        (found,) = (await asked.ask(DescribeShareGroupOffsetsRequest(groups=groups))).groups
+        assert found.error_code is ErrorCode.none
+        return [partition.start_offset for topic in found.topics for partition in topic.partitions]
+
+    try:
+        assert len(await shown()) == 1
+        place = ResetTopic(topic_name=named, partitions=(ResetPartition(partition_index=i32(0), start_offset=i64(1)),))
+        # Its member may still be leaving.
+        while (
+            reset := await asked.ask(AlterShareGroupOffsetsRequest(group_id=GroupId(group), topics=(place,)))
+        ).error_code is ErrorCode.non_empty_group:
+            await asyncio.sleep(0.02)
+        assert [partition.error_code for topic in reset.responses for partition in topic.partitions] == [ErrorCode.none]
+        assert await shown() == [1]
+        gone = DeleteShareGroupOffsetsRequest(group_id=GroupId(group), topics=(DeletedTopic(topic_name=named),))
+        assert [found.error_code for found in (await asked.ask(gone)).responses] == [ErrorCode.none]
+        assert await shown() == []
+    finally:
+        asked.close()
 
 
 @pytest.mark.soak

@@ -7,8 +7,6 @@ from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
-
 from strandline.replay.beginning import From
 from strandline.replay.leave import Reason
 from strandline.replay.limits import Limits
@@ -207,7 +205,6 @@ def test_a_member_that_is_killed_and_one_that_is_frozen_until_it_is_fenced_lose_
     asyncio.run(main())
 
 
-@pytest.mark.soak
 def test_a_member_that_is_cut_off_from_kafka_sends_nothing_more_once_its_session_is_over(
     kafka: KafkaCluster, topic: str
 ) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 
 import pyspark
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -103,6 +104,30 @@ def test_a_batch_begins_and_ends_where_it_is_told(spark: SparkSession, kafka: Ka
     assert reading(spark, kafka, "spark-range", end="-1h").count() == 100
 
 
+def test_the_example_of_the_readme_shows_the_rows_of_two_topics_in_their_order(
+    spark: SparkSession, kafka: KafkaCluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    hour = 3_600_000
+    for topic, partitions in {"events": 3, "metrics": 1}.items():
+        create_topic(kafka.address, f"readme-{topic}", partitions)
+    events = [(n % 3, DAY + 6 * hour + (n - 1) * 250, b'{"id": %d}' % n) for n in range(5)]
+    produce(kafka.address, "readme-events", [*events, (0, DAY + 12 * hour, b"too late")])
+    produce(kafka.address, "readme-metrics", [(0, DAY + 6 * hour, b'{"load": 5}')])
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    code = text[text.index("events = (\n    spark.read") :].partition("```")[0]
+    code = code.replace("127.0.0.1:9092", kafka.address).replace('"events,metrics"', '"readme-events,readme-metrics"')
+    exec(code, {"spark": spark})  # noqa: S102  (our own example)
+    rows = [line.split("|")[1:-1] for line in capfd.readouterr().out.splitlines() if line.startswith("|")]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["timestamp", "topic", "partition", "offset", "value"],
+        ["2026-01-01 06:00:00", "readme-events", "1", "0", '{"id": 1}'],
+        ["2026-01-01 06:00:00", "readme-metrics", "0", "0", '{"load": 5}'],
+        ["2026-01-01 06:00:00.25", "readme-events", "2", "0", '{"id": 2}'],
+        ["2026-01-01 06:00:00.5", "readme-events", "0", "1", '{"id": 3}'],
+        ["2026-01-01 06:00:00.75", "readme-events", "1", "1", '{"id": 4}'],
+    ]
+
+
 def test_headers_and_nulls_reach_spark(spark: SparkSession, kafka: KafkaCluster) -> None:
     create_topic(kafka.address, "spark-headers")
     producer = Producer(kafka.settings())
@@ -145,7 +170,7 @@ def streamed(
     source = spark.readStream.format("kafka_ordered").option("kafka.bootstrap.servers", kafka.address)
     writer = source.option("topics", topic).options(**options).load().writeStream.foreachBatch(take)
     query = writer.option("checkpointLocation", str(directory)).trigger(availableNow=True).start()
-    assert query.awaitTermination(int(TIMEOUT))
+    assert query.awaitTermination(int(3 * TIMEOUT)), "it has not ended"
     return [found[epoch] for epoch in sorted(found)]
 
 
@@ -184,6 +209,23 @@ def test_a_stream_goes_on_from_its_checkpoint_and_marks_what_is_late(
         (b"just", False),
         (b"new", False),
     ]
+
+
+def test_what_was_deleted_before_a_stream_came_to_it_is_an_error_or_passed_over_as_it_is_told(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    topic = "spark-deleted"
+    create_topic(kafka.address, topic, 1)
+    produce(kafka.address, topic, [(0, DAY + n, b"read") for n in range(3)])
+    assert sum(map(len, streamed(spark, kafka, topic, tmp_path))) == 3
+    produce(kafka.address, topic, [(0, DAY + n, b"unread") for n in range(3, 6)])
+    admin = AdminClient({**kafka.settings()})
+    deleted = admin.delete_records([TopicPartition(topic, 0, 5)])
+    assert [future.result(TIMEOUT).low_watermark for future in deleted.values()] == [5]
+    with pytest.raises(PySparkException, match="spark-deleted/0 holds offsets 5 to 6, and 3 was asked for"):
+        streamed(spark, kafka, topic, tmp_path)
+    epochs = streamed(spark, kafka, topic, tmp_path, onMissing="earliest")
+    assert [row.offset for epoch in epochs for row in epoch] == [5]
 
 
 @pytest.mark.parametrize(("start", "first"), [("earliest", 0), ("latest", 10)])

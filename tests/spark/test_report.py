@@ -8,7 +8,6 @@ import random
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -204,19 +203,6 @@ def test_a_report_that_follows_goes_on_after_a_restart(
         with pytest.raises(OptionError, match=f"was begun with other {named}; name another --out"):
             follow(spark, other, now_us=lambda: NOW, only_what_is_there=True)
     assert checked(replace(plan, rules=Rules(learns=False))) == plan.results
-
-
-def test_a_report_that_follows_becomes_current_while_nothing_more_comes(
-    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
-) -> None:
-    service = Service(random.Random(5))
-    create_topic(kafka.address, "resting", 1)
-    produce(kafka.address, "resting", [(0, START_US // 1000, service.exchange(number)[0]) for number in range(20)])
-    plan = Plan(results=TopicResults(topic="resting", kafka=kafka.settings()), out=tmp_path / "stream")
-    made = tmp_path / "stream" / "summary.json"
-    last = follow(spark, plan, now_us=lambda: NOW, every=timedelta(seconds=1), is_stopped=made.exists)
-    assert last == msgspec.json.decode(made.read_bytes(), type=Summary)
-    assert last.exchanges == 20
 
 
 def test_a_stop_cancels_what_spark_does_and_is_told_in_one_line(spark: SparkSession) -> None:

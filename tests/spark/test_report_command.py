@@ -1,24 +1,30 @@
 """`strandline report` as it is run: its exit codes, its one-line errors, what it prints and what it writes."""
 
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from strandline import logs
 from strandline.cli import commands
 from strandline.cli import report as command
-from strandline.errors import BrokerUnreachable, OptionError, UnknownTopic
+from strandline.errors import BrokerUnreachable, OptionError, StrandlineError, UnknownTopic
 from strandline.report.summary import Summary
+from strandline.spark import following
 from strandline.spark import results as results_module
 from strandline.stack import KafkaCluster
 from tests.ordered.support import create_topic, produce
@@ -27,6 +33,7 @@ from tests.support import run_warm, wait_for
 
 # Spark starts anew here, which takes minutes of a machine that many use.
 PATIENCE_S = 800
+TABLE = re.compile(r"^\| `(\w+)` \| (.*) \|$", re.MULTILINE)
 
 
 @pytest.fixture
@@ -101,6 +108,31 @@ def test_a_topic_and_a_cluster_that_are_not_there_are_told_before_spark_starts(
     with pytest.raises(BrokerUnreachable):
         command.report(results="no-such", kafka="127.0.0.1:1")
     assert not list(tmp_path.iterdir())
+
+
+def test_each_option_reaches_the_plan_of_a_report(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[dict[str, Any]] = []
+
+    def take(**plan: Any) -> None:
+        plans.append(plan)
+        raise StrandlineError("enough")
+
+    monkeypatch.setattr("strandline.spark.report.Plan", take)
+    monkeypatch.setattr(command, "_results", lambda *what: what)
+    (tmp_path / "rules.yaml").write_text("noise: {learn: false}")
+    reach = shlex.split("--kafka k:1 --set client.id=c --from 2026-01-01T00:00:00Z --until 2026-01-02T00:00:00Z")
+    kept = ["--out", f"{tmp_path}/out", "--rules", f"{tmp_path}/rules.yaml", "--baseline", str(results)]
+    given = ["--results", "t", *reach, *kept, "--fail-on", "mismatch>1%", "--title", "Shop"]
+    with pytest.raises(StrandlineError, match="enough"):
+        commands.app(["report", *given], exit_on_error=False, print_error=False, result_action="return_value")
+    (plan,) = plans
+    kafka = {"bootstrap.servers": "k:1", "client.id": "c"}
+    assert plan["results"] == ("t", kafka, "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z")
+    assert plan["baseline"] == (str(results), kafka, "earliest", None)
+    assert (plan["out"], plan["title"], plan["rules"].learns) == (tmp_path / "out", "Shop", False)
+    assert len(plan["gates"]) == 1
 
 
 def test_a_report_that_is_stopped_says_so_and_leaves_the_one_before(results: Path, tmp_path: Path) -> None:
@@ -178,9 +210,34 @@ def test_a_gate_that_fails_is_exit_code_1_and_the_report_is_there(
     assert "passed  lateness.p99>20ms  found 0.50 ms" in done.out
     summary = msgspec.json.decode((out / "summary.json").read_bytes(), type=Summary)
     assert [gate.passed for gate in summary.gates] == [False, True]
-    assert {path.name for path in (out / "tables").iterdir()} == {
-        "exchanges", "differences", "endpoints", "timeline", "fidelity",
-    }  # fmt: skip
+    page = (Path(__file__).parents[2] / "docs" / "report.md").read_text().partition("## Tables")[2]
+    told = {name: set(re.findall(r"`(\w+)`", re.sub(r"\(.*?\)", "", columns))) for name, columns in TABLE.findall(page)}
+    assert told.keys() == {"exchanges", "differences", "endpoints", "timeline", "fidelity"}
+    assert {path.name: set(pq.ParquetDataset(path).schema.names) for path in (out / "tables").iterdir()} == told
+
+
+@pytest.mark.usefixtures("shared")
+def test_a_report_that_follows_is_current_while_nothing_more_comes_and_ends_with_0_when_it_is_stopped(
+    kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = answer(200, {"price": 2})
+    create_topic(kafka.address, "resting", 1)
+    produce(kafka.address, "resting", [(0, START_US // 1000, result(same, same, number=n)) for n in range(20)])
+    made = tmp_path / "out" / "summary.json"
+
+    @contextmanager
+    def stopping(act: Callable[[], object]) -> Iterator[None]:
+        """Ctrl-C, once there is a report."""
+        waiting = Thread(target=lambda: (wait_for(made.exists, "a report", PATIENCE_S), act()))
+        waiting.start()
+        yield
+        waiting.join()
+
+    monkeypatch.setattr(command, "on_stop_request", stopping)
+    monkeypatch.setattr(following, "follow", partial(following.follow, every=timedelta(seconds=1)))
+    asked = ["--results", "resting", "--kafka", kafka.address, "--out", str(made.parent), "--follow"]
+    assert commands.main(["report", *asked]) == 0
+    assert msgspec.json.decode(made.read_bytes(), type=Summary).exchanges == 20
 
 
 @pytest.mark.usefixtures("shared")

@@ -10,6 +10,7 @@ import pytest
 
 from strandline.spark import starting
 from strandline.spark.starting import JAVA_OPTIONS, PREPARING, given_up, quick_python, with_archive
+from tests.support import TIMEOUT
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def test_a_python_of_spark_loads_what_is_installed_and_all_else_that_it_is_told(
         env={**os.environ, "PYTHONPATH": told},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=TIMEOUT,
         check=True,
     )
     python, found, *path = result.stdout.splitlines()

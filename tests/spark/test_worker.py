@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from tests.support import TIMEOUT
+
 SETTLED = """
 import gc
 from strandline.spark.worker import settle
@@ -21,5 +23,5 @@ print(frozen > 10_000, found > 0, gc.get_freeze_count() <= frozen)
 
 
 def test_what_was_loaded_is_never_looked_at_again_and_later_garbage_is_collected() -> None:
-    told = subprocess.run([sys.executable, "-c", SETTLED], capture_output=True, text=True, timeout=60, check=True)
+    told = subprocess.run([sys.executable, "-c", SETTLED], capture_output=True, text=True, timeout=TIMEOUT, check=True)
     assert told.stdout.split() == ["True", "True", "True"]
