@@ -36,13 +36,14 @@ SHARED = {
 }
 
 
-# Fixtures that start a server or a browser, and folders and files where most tests start servers or other processes by
-# themselves. Any other test that does so has the mark `server`.
+# Fixtures that start a server or a browser, and folders and files where most tests start servers, or processes that
+# take seconds to start. Any other test that does so has the mark `server`.
 STARTS_A_SERVER = {
     *("chromium", "cluster", "clusters", "either", "fragile", "guarded", "kafka", "kinesis", "moto", "pair"),
     *("postgres", "postgres16", "secure_kafka", "session", "spark", "three"),
 }
 FOLDERS_WITH_SERVERS = {"demo", "stack"}
+PURE_FILES_THERE = {"stack/test_faults.py", "stack/test_streams.py"}
 FILES_WITH_PROCESSES = {
     "cdc/test_replication.py",
     "gateway/test_workers.py",
@@ -67,6 +68,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def _starts_processes(path: Path) -> bool:
     place = path.relative_to(TESTS)
+    if str(place) in PURE_FILES_THERE:
+        return False
     return not FOLDERS_WITH_SERVERS.isdisjoint(place.parts) or str(place) in FILES_WITH_PROCESSES
 
 
@@ -100,6 +103,12 @@ def _scope(test: str) -> str:
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Bytes do not name a test: packed ones hold the second they were made in, and both processes must agree."""
     return argname if isinstance(val, bytes) else None
+
+
+@pytest.fixture
+def freezes_count_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For limits of a second or two on silence: a machine that stops for as long is not taken for a step that does."""
+    monkeypatch.setattr("strandline.stalls.LONGEST_GAP_S", 0.5)
 
 
 @pytest.fixture

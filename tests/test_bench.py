@@ -1,5 +1,6 @@
 """The smoke runs of the benchmarks: what is judged in them, and what `bench.quick` takes for a failure."""
 
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from math import nan
 from pathlib import Path
 
 import pytest
+from bench import quick
 from bench.amounts import parse
 from bench.figures import Figure, report
 
@@ -77,13 +79,18 @@ def test_a_benchmark_without_a_figure_fails_in_its_smoke_run_too(figures: list[F
         report("A bench", figures, is_quick=True)
 
 
+def test_every_benchmark_of_the_makefile_has_a_smoke_run() -> None:
+    makefile = (Path(__file__).parent.parent / "Makefile").read_text()
+    assert set(re.findall(r"-m bench\.(\w+)", makefile)) - {"quick"} == set(quick.FIGURES)
+
+
 @pytest.mark.parametrize("case", OUTCOMES)
 def test_the_others_run_when_one_fails_and_the_exit_code_tells(case: str) -> None:
     script, told = OUTCOMES[case]
     commands = {"fake": [sys.executable, "-c", script], "last": [sys.executable, "-c", "print('last.value 1')"]}
     settings = "quick.FIGURES = {'fake': 'fake.value', 'last': 'last.value'}; quick.ENDED_WITHIN_S = 0.2"
     if case == "it hangs":
-        settings += "; quick.LIMIT_S = 3"
+        settings += "; quick.LIMIT_S = 10"
     driver = f"from bench import quick; {settings}; quick.command = {commands}.__getitem__; quick.main()"
     ended = subprocess.run([sys.executable, "-c", driver], capture_output=True, text=True, timeout=TIMEOUT, check=False)
     fake, last, _ = (line.split() for line in ended.stdout.splitlines()[-3:])

@@ -1,6 +1,7 @@
 """Compiled modules run only in the place of the sources that they were made of."""
 
 import ast
+import os
 import runpy
 import shutil
 import sys
@@ -11,6 +12,13 @@ import pytest
 from strandline import compiled
 
 TOOL = Path(__file__).parent.parent / "tools" / "compile.py"
+
+
+@pytest.mark.skipif(
+    not os.environ.get("CI") or bool(os.environ.get(compiled.PURE)), reason="an edited checkout runs its sources"
+)
+def test_continuous_integration_tests_the_compiled_modules() -> None:
+    assert compiled.is_used()
 
 
 @pytest.fixture

@@ -9,11 +9,12 @@ from prometheus_client import CollectorRegistry, Counter
 
 from strandline.errors import StrandlineError
 from strandline.observe import Observed
+from tests.support import TIMEOUT
 
 
 def get(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

@@ -98,6 +98,7 @@ def test_the_activity_of_a_process_is_that_of_its_descendants_too() -> None:
     assert activity.seconds() == activity.seconds()
 
 
+@pytest.mark.usefixtures("freezes_count_little")
 def test_a_tool_that_stands_still_is_ended_with_one_line(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     program = f"import os, pathlib; pathlib.Path({str(mark)!r}).write_text(str(os.getpid())); {SLEEPS}"
@@ -108,10 +109,12 @@ def test_a_tool_that_stands_still_is_ended_with_one_line(tmp_path: Path) -> None
 
 
 @pytest.mark.server
+@pytest.mark.usefixtures("freezes_count_little")
 def test_a_tool_that_works_for_longer_than_the_limit_is_not_cut_off() -> None:
     assert run_tool([sys.executable, "-I", "-S", "-c", SPINS.format(seconds=5)], 2.0).stdout == "done\n"
 
 
+@pytest.mark.usefixtures("freezes_count_little")
 def test_a_step_that_is_slow_and_makes_progress_is_waited_for() -> None:
     done: list[int] = []
 

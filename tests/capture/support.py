@@ -99,7 +99,9 @@ async def capturing(kafka: str, port: int, topic: str, **settings: Any) -> Async
     """A capture that listens on a free port."""
     reach = {"bootstrap.servers": kafka}
     defaults: dict[str, Any] = {"listen": ("127.0.0.1", 0), "upstream": ("127.0.0.1", port), "node": "test"}
-    async with Proxy(Settings(**{**defaults, "kafka": reach, "topic": topic, **settings})) as proxy:
+    # Whatever Kafka is slow with is waited for.
+    patient = dict.fromkeys(("release_after_s", "connect_within_s", "stop_within_s"), TIMEOUT)
+    async with Proxy(Settings(**{**defaults, **patient, "kafka": reach, "topic": topic, **settings})) as proxy:
         yield proxy
 
 

@@ -28,8 +28,8 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def listening(serve: Serve) -> AsyncIterator[int]:
-    """A server of one function; its port.
+async def listening(serve: Serve, **tls: Any) -> AsyncIterator[int]:
+    """A server of one function; its port. `tls` is what `asyncio.start_server` takes for it.
 
     Every connection is closed when the function returns. Since Python 3.12.1 a server that is closed waits for its
     connections, and asyncio keeps one open that the client has ended: only the writer closes it.
@@ -43,7 +43,7 @@ async def listening(serve: Serve) -> AsyncIterator[int]:
         finally:
             writer.close()
 
-    async with await asyncio.start_server(serve_and_close, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(serve_and_close, "127.0.0.1", 0, **tls) as server:
         yield server.sockets[0].getsockname()[1]
 
 
@@ -183,8 +183,7 @@ def test_an_answer_right_before_the_broker_closes_the_connection_is_read(
     async def ask() -> None:
         # A broker does not wait until the other side has closed too.
         tls: dict[str, Any] = {"ssl": context, "ssl_shutdown_timeout": 0.01} if is_encrypted else {}
-        async with await asyncio.start_server(answer_and_close, "127.0.0.1", 0, **tls) as server:
-            port = server.sockets[0].getsockname()[1]
+        async with listening(answer_and_close, **tls) as port:
             security = Security.parse(options)
             connection = await Connection.open("127.0.0.1", port, security, client_id="test", within=TIMEOUT)
             answer = await connection.ask(ApiVersionsRequest(), ApiVersionsResponse, within=TIMEOUT, admit=admit)

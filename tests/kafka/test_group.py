@@ -25,15 +25,23 @@ from strandline.kafka.group import GroupMember
 from strandline.kafka.ownership import Begin
 from strandline.kafka.partition import Partition
 from strandline.stack import KafkaCluster
+from strandline.units import nanos
 from tests.ordered.support import create_topic
 from tests.support import TIMEOUT, wait_for, write_records
+
+LONG = timedelta(seconds=TIMEOUT)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that leaves waits for its last commit as long as a busy broker may take."""
+    monkeypatch.setattr("strandline.kafka.polling.LEAVE_WITHIN", nanos(LONG))
 
 
 class Reader:
     """A member that keeps all that it was told."""
 
     def __init__(self, kafka: KafkaCluster, topic: str, begin: Begin | None = None, **settings: object) -> None:
-        hand_over = timedelta(seconds=TIMEOUT)
         names = {name.replace("_", "."): value for name, value in settings.items()}
         self.member = GroupMember(
             {**kafka.settings(), "group.id": topic, "heartbeat.interval.ms": 300, **names},
@@ -41,7 +49,7 @@ class Reader:
             begin=begin,
             poll_records=50,
             hold_records=100,
-            hand_over=hand_over,
+            hand_over=LONG,
         )
         self.events: list[Event] = []
         self.taken: dict[int, list[Taken]] = defaultdict(list)
@@ -51,7 +59,7 @@ class Reader:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.member.stop()
+        await self.member.stop(LONG)
 
     async def read(self) -> None:
         event = await asyncio.wait_for(self.member.next(), TIMEOUT)
@@ -107,10 +115,10 @@ def test_records_come_by_offset_and_only_what_is_done_is_committed(kafka: KafkaC
             assert {record.generation for record in reader.taken[0]} == {reader.events[0].generation}
             assert reader.told(AtEnd) == [AtEnd(place, 300, reader.events[0].generation)]
             # No record is done: a proof commits where we began.
-            assert await reader.member.prove()
+            assert await reader.member.prove(LONG)
             assert committed(kafka, "by-offset") == [0]
             reader.finish(lambda record: record.offset % 2 == 1)
-            assert await reader.member.prove()
+            assert await reader.member.prove(LONG)
             assert committed(kafka, "by-offset") == [0]
             reader.finish(lambda record: record.offset < 100)
             await asyncio.to_thread(wait_for, lambda: committed(kafka, "by-offset") == [100], "a commit by itself")
@@ -129,7 +137,7 @@ def test_who_has_read_nothing_but_the_end_has_no_lag_and_can_prove_it(kafka: Kaf
     async def read() -> None:
         async with Reader(kafka, "empty") as reader:
             await reader.read_until(lambda: reader.told(AtEnd))
-            assert await reader.member.prove()
+            assert await reader.member.prove(LONG)
             assert committed(kafka, "empty") == [0]
             await asyncio.to_thread(wait_for, lambda: reader.member.lag() == {place: 0}, "the end is known")
 
@@ -170,9 +178,9 @@ def test_a_partition_is_handed_over_drained_and_committed_and_taken_up_there(kaf
                 assert committed(kafka, "handed-over", [moved.number]) == [40]
                 # What it finishes of the partition now is not its own any more.
                 first.finish(lambda _: True)
-                assert await first.member.prove()
+                assert await first.member.prove(LONG)
                 second.finish(lambda record: record.offset < 50)
-                assert await second.member.prove()
+                assert await second.member.prove(LONG)
                 assert committed(kafka, "handed-over", [moved.number, 1 - moved.number]) == [50, 60]
             # The second has left in good order, and the first takes up what it has left.
             await first.read_until(lambda: len(first.taken[moved.number]) >= 70)
@@ -204,7 +212,7 @@ def test_a_hand_over_that_nobody_answers_ends_and_commits_what_is_done(kafka: Ka
             ((number, records),) = second.taken.items()
             assert [record.offset for record in records] == list(range(5, 30))
             assert committed(kafka, "not-released", [number]) == [5]
-        await first.stop()
+        await first.stop(LONG)
 
     asyncio.run(read())
 
@@ -212,7 +220,9 @@ def test_a_hand_over_that_nobody_answers_ends_and_commits_what_is_done(kafka: Ka
 def test_a_frozen_member_is_fenced_knows_it_and_commits_nothing(kafka: KafkaCluster) -> None:
     fill(kafka, "frozen", 10)
     command = [sys.executable, "-m", "tests.kafka.frozen_member", kafka.address, "frozen"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as child:
+    pipe, root = subprocess.PIPE, Path(__file__).parents[2]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=root) as child:
+        assert child.stdin is not None
         assert child.stdout is not None
 
         def told(facts: int) -> dict[str, object]:
@@ -226,9 +236,12 @@ def test_a_frozen_member_is_fenced_knows_it_and_commits_nothing(kafka: KafkaClus
             child.send_signal(signal.SIGSTOP)
             asyncio.run(_take_over(kafka))
             # The group is empty now. It would take a commit from anybody who does not claim to be a member.
+            child.stdin.write("finish all\n")
+            child.stdin.flush()
             child.send_signal(signal.SIGCONT)
             facts = told(3)
             assert (facts["lost"], facts["assigned"]) == ([0], [0])
+            assert facts["stalled"]
             # It may have heard of the loss before it asked. Then there is nothing left to prove.
             assert not facts["proved"] or facts["of"] != [1]
             assert committed(kafka, "frozen") == [6]
@@ -253,7 +266,7 @@ def test_who_takes_nothing_for_long_stays_a_member_and_misses_nothing(kafka: Kaf
             await asyncio.to_thread(wait_for, lambda: time.monotonic() > since + 7, "the longest time between polls")
             # Else the group would have put it out.
             assert reader.member.stalled_for(AwakeClock().monotonic()) < 6e9
-            assert await reader.member.prove()
+            assert await reader.member.prove(LONG)
             await reader.read_until(lambda: reader.told(AtEnd))
             assert reader.offsets() == list(range(2_000))
             assert not reader.told(Lost, Revoked)

@@ -153,8 +153,8 @@ def test_settings_that_do_not_fit_a_publisher_are_refused_by_name() -> None:
 def test_topics_that_are_missing_are_made_like_another(kafka: KafkaCluster, nobody: str) -> None:
     create_topic(kafka.address, "model", 3)
     settings = kafka.settings()
-    asyncio.run(ensure_topics(settings, ["results", "dead"], like="model"))
-    asyncio.run(ensure_topics(settings, ["results", "model"], like="model"))
+    asyncio.run(ensure_topics(settings, ["results", "dead"], like="model", within=LONG))
+    asyncio.run(ensure_topics(settings, ["results", "model"], like="model", within=LONG))
     found = AdminClient({"bootstrap.servers": kafka.address}).list_topics(timeout=TIMEOUT).topics
     assert [len(found[topic].partitions) for topic in ("results", "dead")] == [3, 3]
     with pytest.raises(UnknownTopic):

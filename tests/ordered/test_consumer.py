@@ -276,7 +276,11 @@ def test_a_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
             OrderedConsumer({"bootstrap.servers": f"127.0.0.1:{port}"}, [Topic("t")])
 
 
-def test_how_long_it_is_tried_at_the_start_is_told(kafka: KafkaCluster, hundred: str) -> None:
+def test_how_long_it_is_tried_at_the_start_is_told(
+    kafka: KafkaCluster, hundred: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.kafka.cluster.CONNECT_WITHIN", TIMEOUT)
+    monkeypatch.setattr("strandline.kafka.cluster.ANSWER_WITHIN", TIMEOUT)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         settings = {"bootstrap.servers": f"127.0.0.1:{nobody.getsockname()[1]}"}
@@ -388,11 +392,20 @@ def test_wrong_arguments_are_refused() -> None:
         OrderedConsumer(settings, [Topic("t")], isolation="dirty")  # type: ignore[arg-type]
 
 
-def test_keys_values_and_headers_are_usable_by_pandas_polars_and_duckdb(kafka: KafkaCluster) -> None:
-    # Not at the top of the file, which every process of a run loads: DuckDB prints at exit what of it is still
-    # referred to.
-    import duckdb  # noqa: PLC0415
+# In a process of its own: DuckDB's bindings print at exit what of them is still referred to.
+QUERY = """
+import sys
+import duckdb, pyarrow as pa
 
+rows = pa.ipc.open_stream(sys.stdin.buffer).read_all()
+query = 'select topic, max("offset"), count(value), max(len(headers)) from rows group by all'
+with duckdb.connect() as database:
+    database.register("rows", rows)
+    print(database.execute(query).fetchall())
+"""
+
+
+def test_keys_values_and_headers_are_usable_by_pandas_polars_and_duckdb(kafka: KafkaCluster) -> None:
     create_topic(kafka.address, "usable")
     producer = Producer(kafka.settings())
     headers: list[tuple[str, str | bytes | None]] = [("tide", b"high"), ("none", None)]
@@ -411,10 +424,17 @@ def test_keys_values_and_headers_are_usable_by_pandas_polars_and_duckdb(kafka: K
         (b"key", b"value", "usable", 0),
         (None, None, "usable", 1),
     ]
-    query = 'select topic, max("offset"), count(value), max(len(headers)) from rows group by all'
-    with duckdb.connect() as database:
-        database.register("rows", pa.Table.from_batches([batch]))
-        assert database.execute(query).fetchall() == [("usable", 1, 1, 2)]
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, batch.schema) as writer:
+        writer.write_batch(batch)
+    queried = subprocess.run(
+        [sys.executable, "-c", QUERY],
+        input=stream.getvalue().to_pybytes(),
+        capture_output=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert (queried.stdout, queried.stderr) == (b"[('usable', 1, 1, 2)]\n", b"")
 
 
 def test_a_consumer_works_where_an_event_loop_runs_already(kafka: KafkaCluster, hundred: str) -> None:

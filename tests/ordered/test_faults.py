@@ -4,6 +4,7 @@ import signal
 from datetime import timedelta
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from strandline.core.retry import Attempts, Policy, Within
 from strandline.errors import AuthenticationFailed, BrokerUnreachable
@@ -12,7 +13,7 @@ from strandline.ordered import OrderedConsumer, Topic
 from strandline.stack import KafkaCluster
 from strandline.units import nanos
 from tests.ordered.support import Row, create_topic, inversions, offsets, produce, rows_of
-from tests.support import TIMEOUT
+from tests.support import TIMEOUT, wait_for
 
 DAY = 1_767_225_600_000
 EACH = 10_000
@@ -31,6 +32,14 @@ def fill(cluster: KafkaCluster, topic: str) -> None:
     """Four partitions on both brokers, far more than a small buffer takes."""
     create_topic(cluster.address, topic, 4, replicas=2)
     produce(cluster.address, topic, [(n % 4, DAY + n, b"x" * 500) for n in range(4 * EACH)], acks="all")
+    admin = AdminClient({"bootstrap.servers": cluster.address})
+
+    def is_in_sync() -> bool:
+        partitions = admin.list_topics(topic, timeout=TIMEOUT).topics[topic].partitions.values()
+        return all(len(partition.isrs) == 2 for partition in partitions)
+
+    # A leader that dies is followed by a replica only if that is in sync, and one that was slow is not at once.
+    wait_for(is_in_sync, "every replica is in sync")
 
 
 def check(rows: list[Row]) -> None:

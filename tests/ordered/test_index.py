@@ -18,6 +18,7 @@ from strandline.stack import KafkaCluster
 from tests.ordered.support import create_topic, produce
 from tests.ordered.test_epochs import epochs_of, read_all
 from tests.ordered.test_slices import CEILING, DAY, RULES
+from tests.support import TIMEOUT
 
 FAR = 32_503_680_000_000
 
@@ -90,7 +91,9 @@ def test_what_is_kept_says_the_same_as_what_is_read_anew(kafka: KafkaCluster, mo
     times = [
         DAY + n + chance.randrange(-20, 20) + (chance.random() < 0.02) * chance.randrange(4_000) for n in range(count)
     ]
-    produce(kafka.address, topic, [(0, time, b"x") for time in times], **{"batch.num.messages": 25})
+    # Ends are between batches, so every batch has its 25 records, however long writing takes.
+    batches = {"batch.num.messages": 25, "linger.ms": int(1000 * TIMEOUT)}
+    produce(kafka.address, topic, [(0, time, b"x") for time in times], **batches)
     partition = Partition(topic, 0)
 
     async def check() -> None:

@@ -6,12 +6,13 @@ import json
 import shutil
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
+
+from tests.support import TIMEOUT, wait_for
 
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 _MISSING = (
@@ -60,13 +61,13 @@ class Browser:
 
     def _end(self) -> None:
         self._driver.terminate()
-        self._driver.wait(20)
+        self._driver.wait(TIMEOUT)
         assert self._driver.stdout is not None
         self._driver.stdout.close()
         shutil.rmtree(self._profile, ignore_errors=True)
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=TIMEOUT)
         try:
             connection.request(method, path, None if method != "POST" else json.dumps(body or {}))
             answer = json.loads(connection.getresponse().read())["value"]
@@ -109,7 +110,7 @@ class Browser:
 
     def until(self, script: str, *arguments: object) -> Any:
         """What it returns once that is something."""
-        return eventually(lambda: self.run(script, *arguments), script)
+        return wait_for(lambda: self.run(script, *arguments), script)
 
     def texts(self, selector: str) -> list[str]:
         """The text of each such element as it is shown; empty for those that are not."""
@@ -163,16 +164,6 @@ class Browser:
         """The window as a PNG."""
         shot = self.devtools("Page.captureScreenshot")
         path.write_bytes(base64.b64decode(shot["data"]))
-
-
-def eventually(look: Callable[[], Any], what: str) -> Any:
-    """What a look gives as soon as it is something; fails after 20 seconds."""
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
-        if found := look():
-            return found
-        time.sleep(0.02)
-    raise TimeoutError(f"never came true: {what}")
 
 
 def _announced_port(output: IO[str]) -> int:
