@@ -42,5 +42,5 @@ class Moto:
         self.server.wait_until(lambda: self.server.listens_on(port), START_TIMEOUT, Event())
 
     def __exit__(self, *_: object) -> None:
-        self.server.stop(signal.SIGKILL, grace=0)
+        self.server.stop(signal.SIGKILL, silence_s=0)
         self._directory.cleanup()

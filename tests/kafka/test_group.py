@@ -344,7 +344,7 @@ def test_a_broker_that_goes_and_comes_back_is_waited_for(kafka: KafkaCluster, ca
         async with Reader(kafka, "comes-back", reconnect_backoff_max_ms=200) as reader:
             await reader.read_until(lambda: reader.told(AtEnd))
             reader.finish(lambda record: record.offset < 10)
-            broker.stop(signal.SIGKILL, grace=0)
+            broker.stop(signal.SIGKILL, silence_s=0)
             try:
                 await asyncio.to_thread(wait_for, lambda: "is away" in caplog.text, "it is missed")
             finally:

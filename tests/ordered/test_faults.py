@@ -53,7 +53,7 @@ def test_the_leaders_of_half_the_partitions_die_and_the_reader_goes_on(pair: Kaf
     second = pair.brokers[1]
     with OrderedConsumer(pair.settings(), [Topic("leader-dies")], buffer_bytes=SMALL, batch_rows=1000) as consumer:
         rows = rows_of([consumer.poll(TIMEOUT)])
-        second.stop(signal.SIGKILL, grace=0)
+        second.stop(signal.SIGKILL, silence_s=0)
         try:
             rows += rows_of(consumer.until_live())
             assert consumer.losses == ()
@@ -69,7 +69,7 @@ def test_every_broker_is_killed_and_comes_back_and_the_reader_goes_on(pair: Kafk
     with OrderedConsumer(pair.settings(), [Topic("all-die")], buffer_bytes=SMALL, batch_rows=1000) as consumer:
         rows = rows_of([consumer.poll(TIMEOUT)])
         for broker in pair.brokers:
-            broker.stop(signal.SIGKILL, grace=0)
+            broker.stop(signal.SIGKILL, silence_s=0)
         rows += rows_of([consumer.poll(0)])
         for broker in pair.brokers:
             broker.start()
@@ -105,7 +105,7 @@ def test_a_cluster_that_stays_away_is_told_when_patience_ends(
     with OrderedConsumer(pair.settings(), [Topic("stays-away")], buffer_bytes=SMALL) as consumer:
         consumer.poll(TIMEOUT)
         for broker in pair.brokers:
-            broker.stop(signal.SIGKILL, grace=0)
+            broker.stop(signal.SIGKILL, silence_s=0)
         try:
             with pytest.raises(BrokerUnreachable):
                 for _ in consumer.until_live():

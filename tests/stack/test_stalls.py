@@ -106,7 +106,7 @@ def test_a_server_that_is_to_be_killed_is_killed_without_a_word(
 ) -> None:
     server = child(SLEEPS, tmp_path)
     server.start()
-    server.stop(signal.SIGKILL, grace=0)
+    server.stop(signal.SIGKILL, silence_s=0)
     assert server.exit_code == -9
     assert not caplog.messages
 

@@ -156,6 +156,9 @@ def launch(conf: SparkConf, log: Path, *, silence_s: float | None = None) -> Spa
     """Start Spark, with what the JVM says in a file. A JVM that makes no progress for so long is killed."""
     master = conf.get("spark.master") or ""
     prepare_environment(master)
+    # What Py4J logs is raised as well, and when a query is stopped it logs pages of the JVM's.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_of_py4j)
     if silence_s is None:
         silence_s = START_SILENCE_S if is_local(master) else CLUSTER_SILENCE_S
     stalls: list[str] = []
@@ -175,9 +178,6 @@ def launch(conf: SparkConf, log: Path, *, silence_s: float | None = None) -> Spa
         # What py4j raises quotes the JVM at length.
         problem = str(getattr(error, "java_exception", error)).strip().partition("\n")[0]
         raise StrandlineError(f"Spark at {master} does not start: {problem}{_last_words(log)}") from None
-    # What Py4J logs is raised as well, and when a query is stopped it logs pages of the JVM's.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(_is_not_of_py4j)
     # When the JVM is gone, it prints where it was when it learnt of it.
     context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
     return context

@@ -153,7 +153,7 @@ def _run_ivy(work: Path, wanted: tuple[Jar, ...], java: Java, cancelled: Event) 
         with ivy.log.open(errors="replace") as lines:
             ivy.wait_until(has_ended, FETCH_SILENCE_S, cancelled, lambda: bytes_below(work))
     except ServerFailed as error:
-        ivy.stop(signal.SIGKILL, grace=0)
+        ivy.stop(signal.SIGKILL, silence_s=0)
         raise FetchFailed("Kafka's jars", f"nothing arrived for {FETCH_SILENCE_S:g} s; {NEEDS_NETWORK}") from error
     if ivy.exit_code != 0:
         raise _why_it_failed(ivy.log.read_text(errors="replace"))

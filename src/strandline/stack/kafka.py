@@ -297,7 +297,7 @@ class KafkaCluster:
                 fresh.rename(home)
         finally:
             for tool, _, _ in tools:
-                tool.stop(signal.SIGKILL, grace=0)
+                tool.stop(signal.SIGKILL, silence_s=0)
 
     def _broker(self, runtime: Runtime, node: int) -> Child:
         settings = self._write_settings(node, self._home(node))

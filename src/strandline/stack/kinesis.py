@@ -133,7 +133,7 @@ class Kinesis:
     def stop(self) -> None:
         """Stop the server; there is nothing to keep."""
         if self._server is not None:
-            self._server.stop(signal.SIGKILL, grace=0)
+            self._server.stop(signal.SIGKILL, silence_s=0)
 
     def failure(self) -> StackError | None:
         """The error of a server that died, or None while it runs."""

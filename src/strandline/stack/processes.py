@@ -138,8 +138,8 @@ class Child:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal_)
 
-    def stop(self, first: signal.Signals, grace: float, progress: Callable[[], object] | None = None) -> None:
-        """Ask it to end, wait, and kill it with a line in our log when it makes no progress for `grace` seconds.
+    def stop(self, first: signal.Signals, silence_s: float, progress: Callable[[], object] | None = None) -> None:
+        """Ask it to end, wait, and kill it with a line in our log when it makes no progress for `silence_s` seconds.
 
         Progress is what `progress` says, or what it logs where that is None.
         """
@@ -147,7 +147,7 @@ class Child:
             return
         self.send(first)
         if first is not signal.SIGKILL:
-            stall = self._wait_for_end(StallDetector(grace, progress or self.logged_bytes, pid=self.pid))
+            stall = self._wait_for_end(StallDetector(silence_s, progress or self.logged_bytes, pid=self.pid))
             if stall is None:
                 return
             log.warning(
@@ -206,7 +206,7 @@ class Child:
         while self.exit_code is None:
             stall = detector.problem()
             if stall is not None:
-                self.stop(signal.SIGKILL, grace=0)
+                self.stop(signal.SIGKILL, silence_s=0)
                 raise self.failed(f"did not end: it {stall}; {OVERLOADED}")
             self._pause(cancelled)
         if self.exit_code != 0:
