@@ -1,10 +1,12 @@
 """The gateway on a real broker: what is live, what is replayed, and nothing lost or repeated where they meet."""
 
 import asyncio
+from base64 import b64encode
 from collections.abc import Collection
 from uuid import uuid4
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from strandline.errors import Moved
@@ -291,5 +293,38 @@ def test_the_client_takes_what_comes_at_offsets_that_it_had_claimed_too_early(ka
             assert found[0] == Missed(topic, 0, 1, 6, "beyond_end")
             assert [item.data for item in found[1:] if isinstance(item, Message)] == [1, 2]
             assert client.repeats == 0
+
+    run(test)
+
+
+POISON = (b'{"a":"\xff"}', b'{"a":"ok","\xe2\x82":1}', b'{"a":1e999999999999999999999}', b"[" * 100_000, b"")
+
+
+def test_a_record_whose_value_cannot_be_decoded_stops_nobody_now_or_when_it_is_read_again(kafka: KafkaCluster) -> None:
+    topic = f"gateway-{uuid4().hex[:8]}"
+    create_topic(kafka.address, topic)
+
+    def write_all() -> None:
+        producer = Producer({"bootstrap.servers": kafka.address})
+        for value in (b'{"a":"ok"}', *POISON, b'{"a":"ok"}'):
+            producer.produce(topic, value, partition=0)
+        assert producer.flush(TIMEOUT) == 0
+
+    async def test() -> None:
+        # So little is kept that what was missed is read from Kafka again.
+        rules = {topic: {"channel": "{json:a}"}}
+        async with serving(kafka.address, rules, recent_bytes=1024) as gateway:
+            async with plain(gateway) as client:
+                await client.say("subscribe", channels=["ok", "*"])
+                assert (await client.hear())["type"] == "subscribed"
+                await asyncio.to_thread(write_all)
+                live = await client.records(len(POISON) + 2)
+            async with plain(gateway) as client:
+                await client.say("resume", channels=["ok"], positions={topic: {"0": 0}})
+                missed = await client.until("resume_ack")
+        assert [message["offset"] for message in live] == list(range(len(POISON) + 2))
+        assert [message["channel"] for message in live] == ["ok", *[""] * len(POISON), "ok"]
+        assert live[1] == {**live[1], "encoding": "base64", "data": b64encode(POISON[0]).decode()}
+        assert [message["offset"] for message in missed[:-1]] == [0, len(POISON) + 1]
 
     run(test)

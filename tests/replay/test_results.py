@@ -264,6 +264,13 @@ def test_a_tuple_is_as_the_other_replayer_writes_it() -> None:
             {"inlinedJsonSequenceBodies": [{"a": 1}, {"b": 2}]},
         ),
         ("Content-Type: application/json", b"{\n broken", {"inlinedTextBody": "{\n broken"}),
+        ("Content-Type: application/json", b'{"a":"\xff"}', {"inlinedBase64Body": "eyJhIjoi/yJ9"}),
+        ("Content-Type: application/x-ndjson", b'{"a":"\xff"}', {"inlinedBase64Body": "eyJhIjoi/yJ9"}),
+        (
+            "Content-Type: application/json",
+            b'{"a":1e99999999999999999999}',
+            {"inlinedTextBody": '{"a":1e99999999999999999999}'},
+        ),
         ("Content-Type: application/json", b"[" * 900, {"inlinedTextBody": "[" * 900}),
         ("Transfer-Encoding: chunked", b"2\r\nhi\r\n0\r\n\r\n", {"inlinedTextBody": "hi"}),
         ("Transfer-Encoding: chunked", b"broken", {"inlinedTextBody": "broken"}),

@@ -114,7 +114,13 @@ def test_a_bulk_without_its_summary_is_judged_by_its_items() -> None:
     assert not retried(answer(200, good), answer(200, good), BULK)
 
 
-@pytest.mark.parametrize("body", [b"", b"no json", b"[" * 9999, b'{"errors": 5}', b"[]"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"no json", b"[" * 9999, b'{"errors": 5}', b"[]"),
+        *(b'{"items":[{"a":{"b":"\xff"}}]}', b'{"items":[{"a":{"b":1e999999999999999999999}}]}'),
+    ],
+)
 def test_a_bulk_that_cannot_be_read_is_taken(body: bytes) -> None:
     assert not retried(answer(200, bulk(errors=False)), answer(200, body), BULK)
     assert not retried(answer(200, bulk(errors=False)), answer(200, body, cut=True), BULK)

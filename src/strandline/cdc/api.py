@@ -22,6 +22,7 @@ from botocore.utils import get_environ_proxies
 from strandline import __version__
 from strandline.cdc.failures import Course, Problem, answered, not_answered
 from strandline.cdc.http import Connections
+from strandline.core.json_decode import MalformedJson, decode
 from strandline.errors import MalformedBody, OptionError
 from strandline.wire.answers import Answer
 from strandline.wire.body import unchunked
@@ -127,8 +128,8 @@ def _read(answer: Answer) -> bytes | Problem:
         body = unchunked(head, answer.body)
         if answer.status == 200 and not answer.cut:
             return body
-        error = ERROR.decode(body)
-    except (MalformedBody, msgspec.DecodeError):
+        error = decode(body, ERROR)
+    except (MalformedBody, MalformedJson):
         error = _Error()
     code = (head.get("x-amzn-ErrorType") or error.type).rpartition("#")[2].partition(":")[0]
     return answered(code, _line(error.message or error.big_message or ""), answer.status)

@@ -22,6 +22,7 @@ from strandline.cdc.failures import BACKOFF, REGION, Course, Problem, answered
 from strandline.cdc.limits import SendOptions, ShardRate
 from strandline.cdc.outgoing import Record
 from strandline.cdc.sending import Failures, Fence, Sending, Sent
+from strandline.core.json_decode import MalformedJson, decode
 from strandline.core.shards import HashRange, even_ranges
 from strandline.errors import StreamRefused
 
@@ -141,8 +142,8 @@ class Sender:
         if isinstance(answer, Problem):
             return answer
         try:
-            results = RESULTS.decode(answer).records
-        except msgspec.DecodeError:
+            results = decode(answer, RESULTS).records
+        except MalformedJson:
             results = []
         if len(results) != len(records):
             return NOT_KINESIS
@@ -162,8 +163,8 @@ class Sender:
         if answer is None:
             return None
         try:
-            summary = DESCRIPTION.decode(answer).stream_description_summary
-        except msgspec.DecodeError:
+            summary = decode(answer, DESCRIPTION).stream_description_summary
+        except MalformedJson:
             raise StreamRefused(self._stream, str(NOT_KINESIS), NOT_KINESIS.advice) from None
         return Stream(summary.stream_status, summary.open_shard_count, summary.max_record << 10)
 
@@ -173,8 +174,8 @@ class Sender:
         asked: dict[str, str] = self._named
         while (answer := await self._asked("ListShards", asked)) is not None:
             try:
-                page = SHARDS.decode(answer)
-            except msgspec.DecodeError:
+                page = decode(answer, SHARDS)
+            except MalformedJson:
                 raise StreamRefused(self._stream, str(NOT_KINESIS), NOT_KINESIS.advice) from None
             found += [
                 HashRange(int(shard.hash_key_range.starting_hash_key), int(shard.hash_key_range.ending_hash_key))

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from strandline.cli.escaping import escaped
+from strandline.core.json_decode import MalformedJson, decode
 from strandline.errors import OptionError, StrandlineError
 from strandline.replay.status import PartitionStatus, Status, Unfinished
 from strandline.replay.watch import STATUS
@@ -45,8 +46,8 @@ def status(
     """
     page = _fetch(at)
     try:
-        found = msgspec.json.decode(page, type=Status)
-    except msgspec.DecodeError:
+        found = decode(page, msgspec.json.Decoder(Status))
+    except MalformedJson:
         raise StrandlineError(f"what answers at {at} is no replay") from None
     if output == "json":
         print(page.decode())

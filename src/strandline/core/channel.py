@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from strandline.core import json_path
+from strandline.core.json_decode import MalformedJson, decode
 
 PART = re.compile(r"\{(?P<kind>key|topic|header:(?P<header>[^{}]+)|json:(?P<path>[^{}]+))\}")
 
@@ -78,9 +77,9 @@ def _word(value: bytes | None) -> str | None:
 
 def _at(value: bytes | None, path: json_path.Path) -> str | None:
     try:
-        found: Any = msgspec.json.decode(value or b"")
+        found: Any = decode(value or b"")
         for step in path:
             found = found[step]
-    except (msgspec.DecodeError, RecursionError, LookupError, TypeError):
+    except (MalformedJson, LookupError, TypeError):
         return None
     return str(found) if isinstance(found, str | int) and not isinstance(found, bool) else None

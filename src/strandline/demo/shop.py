@@ -12,6 +12,8 @@ from zlib import crc32
 
 import msgspec
 
+from strandline.core.json_decode import MalformedJson, decode
+
 PRODUCTS = 120
 PAGE = 12
 KINDS = ("buoy", "anchor", "rope", "lantern", "compass", "chart", "flare", "oar")
@@ -150,6 +152,6 @@ def _number(text: str) -> int:
 
 def _json(body: bytes) -> object:
     try:
-        return msgspec.json.decode(body)
-    except msgspec.DecodeError:
+        return decode(body)
+    except MalformedJson:
         return None

@@ -23,6 +23,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from strandline import tls
+from strandline.core.json_decode import MalformedJson
 from strandline.errors import GatewayRefused
 from strandline.gateway.address import shown
 from strandline.gateway.heard import Envelope, Message, Missed, message, read
@@ -174,7 +175,7 @@ class GatewayClient:
         """What a text has for the application; anything else it says is done."""
         try:
             told = read(text)
-        except msgspec.MsgspecError as error:
+        except MalformedJson as error:
             raise _Again(f"what the gateway says cannot be read: {error}") from None
         if told.offset >= 0:
             if told.offset >= self._place.next(told.topic, told.partition):

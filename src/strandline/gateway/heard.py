@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from strandline.core.json_decode import decode
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -63,8 +65,8 @@ _decoder = msgspec.json.Decoder(Envelope)
 
 
 def read(text: str | bytes) -> Envelope:
-    """What a text says; raises msgspec.MsgspecError where no gateway says so."""
-    return _decoder.decode(text)
+    """What a text says; raises MalformedJson where no gateway says so."""
+    return decode(text, _decoder)
 
 
 def message(told: Envelope) -> Message:

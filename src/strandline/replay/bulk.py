@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from strandline.core.json_decode import MalformedJson, decode
 from strandline.errors import MalformedBody, MalformedHead
 from strandline.wire.answers import Answer
 from strandline.wire.body import unchunked, unpacked
@@ -32,8 +33,8 @@ def items_failed(answer: Answer) -> bool | None:
         return None if found is None else found[1] == b"true"
     head = Head(answer.head)
     try:
-        bulk = BULK.decode(unpacked(head, unchunked(head, answer.body), limit=MAX_BULK))
-    except (MalformedHead, MalformedBody, msgspec.DecodeError, RecursionError):
+        bulk = decode(unpacked(head, unchunked(head, answer.body), limit=MAX_BULK), BULK)
+    except (MalformedHead, MalformedBody, MalformedJson):
         return None
     if bulk.errors is not None:
         return bulk.errors

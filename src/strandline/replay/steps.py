@@ -26,6 +26,7 @@ import msgspec
 
 from strandline.config import Secret, Section, only_key
 from strandline.core import json_path
+from strandline.core.json_decode import MalformedJson, decode
 from strandline.replay.named import load_named
 from strandline.wire.head import Head
 
@@ -163,8 +164,8 @@ class EditJson:
         if not said and not looks:
             return
         try:
-            document = DECODER.decode(request.body)
-        except (msgspec.DecodeError, RecursionError) as error:
+            document = decode(request.body, DECODER)
+        except MalformedJson as error:
             if said:
                 raise ValueError(f"the body is no JSON: {error}") from None
             return

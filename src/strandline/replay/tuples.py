@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from strandline.core.json_decode import MalformedJson, decode, decode_lines
 from strandline.errors import MalformedBody, MalformedHead
 from strandline.replay.encoding import ENCODER, body_text, cut_text, encode_bounded, ends, held
 from strandline.replay.results import MAX_ATTEMPTS, WIDEST, Attempt, Limits, Message, Outcome
@@ -105,9 +106,9 @@ def _payload(head: Head, message: Message, limits: Limits) -> dict[str, Any]:
         try:
             # Encoded here, since a document may be so deep that only the one or the other succeeds.
             if "ndjson" in kind:
-                return {"inlinedJsonSequenceBodies": msgspec.Raw(ENCODER.encode(DECODER.decode_lines(content)))}
-            return {"inlinedJsonBody": msgspec.Raw(ENCODER.encode(DECODER.decode(content)))}
-        except (msgspec.DecodeError, RecursionError):
+                return {"inlinedJsonSequenceBodies": msgspec.Raw(ENCODER.encode(decode_lines(content, DECODER)))}
+            return {"inlinedJsonBody": msgspec.Raw(ENCODER.encode(decode(content, DECODER)))}
+        except (MalformedJson, RecursionError):
             pass
     text = body_text(content, cut=cut)
     return {"inlinedBase64Body": b64encode(content).decode()} if text is None else {"inlinedTextBody": text}

@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import cramjam
-import msgspec
 
+from strandline.core.json_decode import MalformedJson, decode
 from strandline.errors import MalformedBody
 from strandline.report.exchange import Message
 from strandline.wire.body import CHUNK, GZIP_WINDOW, ZLIB_WINDOW, decode_chunked, uncoded
@@ -105,10 +105,10 @@ def _read(message: Message, body: bytes, headers: Mapping[str, str], *, is_cut: 
 def _parsed(content: bytes, type_: str) -> Body:
     try:
         if JSON_TYPE.fullmatch(type_) or (not LINES_TYPE.fullmatch(type_) and content[:1] in {b"{", b"["}):
-            return Document(msgspec.json.decode(content))
+            return Document(decode(content))
         if LINES_TYPE.fullmatch(type_):
-            return Document([msgspec.json.decode(line) for line in content.split(b"\n") if line.strip(b"\r\x1e ")])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return Document([decode(line) for line in content.split(b"\n") if line.strip(b"\r\x1e ")])
+    except MalformedJson:
         documents = _lines(content)
         if documents is not None:
             return Document(documents)
@@ -127,8 +127,8 @@ def _lines(content: bytes) -> list[Any] | None:
     if len(lines) < 2:
         return None
     try:
-        return [msgspec.json.decode(line) for line in lines]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return [decode(line) for line in lines]
+    except MalformedJson:
         return None
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from strandline.core.json_decode import MalformedJson, decode
 from strandline.errors import MalformedResult
 
 # As wide as the columns that they go to.
@@ -95,6 +96,6 @@ def read_exchange(record: bytes | None) -> Exchange:
     if record is None:
         raise MalformedResult("it is empty")
     try:
-        return _DECODER.decode(record)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return decode(record, _DECODER)
+    except MalformedJson as error:
         raise MalformedResult(str(error)) from None

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from strandline.core.json_decode import MalformedJson, decode
 from strandline.wire.codecs import Bytes
 from strandline.wire.kernel import kernel
 
@@ -42,10 +43,10 @@ def data_of(value: bytes | None) -> bytes:
     if value is None:
         return b'"data":null'
     try:
-        msgspec.json.decode(value)
+        decode(value)
         if value.count(b"[") + value.count(b"{") > ROOM:
-            msgspec.json.decode(b"[" * ROOM + value + b"]" * ROOM)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            decode(b"[" * ROOM + value + b"]" * ROOM)
+    except MalformedJson:
         return b'"encoding":"base64","data":"' + b64encode(value) + b'"'
     return b'"data":' + value
 

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from strandline.core.json_decode import MalformedJson, decode
+
 # What a message takes at most for each partition that it tells of, by a token and a position, names of topics included.
 PLACE_BYTES = 1 << 10
 DIGEST_BYTES = 16
@@ -65,6 +67,9 @@ class _Body(msgspec.Struct, array_like=True):
     topics: dict[str, _Topic]
 
 
+_BODY = msgspec.json.Decoder(_Body)
+
+
 class Signer:
     """Makes and reads tokens. The first key signs; all are taken."""
 
@@ -83,8 +88,8 @@ class Signer:
         """The positions in a token of this subject."""
         body, digest = _parts(token)
         try:
-            read = msgspec.json.decode(body, type=_Body)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+            read = decode(body, _BODY)
+        except MalformedJson:
             raise BadToken(Fault.MALFORMED) from None
         key = self._keys.get(read.key)
         if key is None or not hmac.compare_digest(self._digest(key, body), digest):

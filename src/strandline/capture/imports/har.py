@@ -19,6 +19,7 @@ import msgspec
 
 from strandline.capture.imports.items import Broken, Item, LeftOut, Readable, Unreadable, parse_all
 from strandline.capture.imports.messages import Request, Response, lacks_body, request_bytes, response_bytes
+from strandline.core.json_decode import MalformedJson, decode
 from strandline.units import Nanos, nanos
 from strandline.wire.traffic import Recording
 
@@ -61,6 +62,10 @@ class _Har(msgspec.Struct):
     log: _Log
 
 
+HAR = msgspec.json.Decoder(_Har)
+ENTRY = msgspec.json.Decoder(_Entry)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Exchange:
     group: tuple[object, ...]
@@ -99,8 +104,8 @@ def read_har(file: Readable, node: str, name: str) -> Iterator[Item]:
         yield Broken("", f"is larger than {MOST_BYTES:,} bytes; save fewer entries at a time")
         return
     try:
-        har = msgspec.json.decode(text.removeprefix(b"\xef\xbb\xbf"), type=_Har)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        har = decode(text.removeprefix(b"\xef\xbb\xbf"), HAR)
+    except MalformedJson as error:
         yield Broken("", f"is not a HAR: {error}")
         return
     entries = []
@@ -157,8 +162,8 @@ def _record(entries: list[_Planned], node: str, name: str) -> Iterator[Item]:
 
 def _decode(raw: msgspec.Raw) -> _Entry:
     try:
-        return msgspec.json.decode(raw, type=_Entry)
-    except (msgspec.DecodeError, RecursionError) as error:
+        return decode(raw, ENTRY)
+    except MalformedJson as error:
         raise Unreadable(f"is not an entry of a HAR: {error}") from None
 
 

@@ -11,6 +11,7 @@ import msgspec
 import uvloop
 
 from strandline import logs
+from strandline.core.json_decode import MalformedJson, decode
 from strandline.stack.endpoint import control
 from strandline.stack.endpoint.api import Answer, Api, Body
 from strandline.stack.endpoint.connection import REQUEST_TIMEOUT_S, Connection, Guests, Reply, Silence
@@ -104,8 +105,8 @@ class Endpoint:
 
 def _asked(body: bytes, kind: type[Asked]) -> Asked:
     try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return decode(body, msgspec.json.Decoder(kind))
+    except MalformedJson as error:
         raise Refused("SerializationException", str(error)) from None
 
 
