@@ -22,8 +22,8 @@ from botocore.utils import get_environ_proxies
 from strandline import __version__
 from strandline.cdc.failures import Course, Problem, answered, not_answered
 from strandline.cdc.http import Connections
-from strandline.core.json_decode import MalformedJson, decode
 from strandline.errors import MalformedBody, OptionError
+from strandline.json_decode import MalformedJson, decode
 from strandline.wire.answers import Answer
 from strandline.wire.body import unchunked
 from strandline.wire.head import Head

@@ -22,9 +22,9 @@ from strandline.cdc.failures import BACKOFF, REGION, Course, Problem, answered
 from strandline.cdc.limits import SendOptions, ShardRate
 from strandline.cdc.outgoing import Record
 from strandline.cdc.sending import Failures, Fence, Sending, Sent
-from strandline.core.json_decode import MalformedJson, decode
 from strandline.core.shards import HashRange, even_ranges
 from strandline.errors import StreamRefused
+from strandline.json_decode import MalformedJson, decode
 
 DESCRIBE_ATTEMPTS = 5
 MAY_NOT = frozenset({"AccessDenied", "AccessDeniedException"})

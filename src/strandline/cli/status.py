@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from strandline.cli.escaping import escaped
-from strandline.core.json_decode import MalformedJson, decode
 from strandline.errors import OptionError, StrandlineError
+from strandline.json_decode import MalformedJson, decode
 from strandline.replay.status import PartitionStatus, Status, Unfinished
 from strandline.replay.watch import STATUS
 

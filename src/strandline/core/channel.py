@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.core import json_path
-from strandline.core.json_decode import MalformedJson, decode
+from strandline.json_decode import MalformedJson, decode
 
 PART = re.compile(r"\{(?P<kind>key|topic|header:(?P<header>[^{}]+)|json:(?P<path>[^{}]+))\}")
 

@@ -12,7 +12,7 @@ from zlib import crc32
 
 import msgspec
 
-from strandline.core.json_decode import MalformedJson, decode
+from strandline.json_decode import MalformedJson, decode
 
 PRODUCTS = 120
 PAGE = 12

@@ -23,12 +23,12 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from strandline import tls
-from strandline.core.json_decode import MalformedJson
 from strandline.errors import GatewayRefused
 from strandline.gateway.address import shown
 from strandline.gateway.heard import Envelope, Message, Missed, message, read
 from strandline.gateway.parting import part
 from strandline.gateway.place import InMemory, Place, Store
+from strandline.json_decode import MalformedJson
 
 __all__ = ["GatewayClient", "Message", "Missed"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from strandline.core.json_decode import decode
+from strandline.json_decode import decode
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from strandline.core.json_decode import MalformedJson, decode
 from strandline.errors import MalformedBody, MalformedHead
+from strandline.json_decode import MalformedJson, decode
 from strandline.wire.answers import Answer
 from strandline.wire.body import unchunked, unpacked
 from strandline.wire.head import Head

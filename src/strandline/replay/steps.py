@@ -26,7 +26,7 @@ import msgspec
 
 from strandline.config import Secret, Section, only_key
 from strandline.core import json_path
-from strandline.core.json_decode import MalformedJson, decode
+from strandline.json_decode import MalformedJson, decode
 from strandline.replay.named import load_named
 from strandline.wire.head import Head
 

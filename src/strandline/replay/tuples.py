@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from strandline.core.json_decode import MalformedJson, decode, decode_lines
 from strandline.errors import MalformedBody, MalformedHead
+from strandline.json_decode import MalformedJson, decode, decode_lines
 from strandline.replay.encoding import ENCODER, body_text, cut_text, encode_bounded, ends, held
 from strandline.replay.results import MAX_ATTEMPTS, WIDEST, Attempt, Limits, Message, Outcome
 from strandline.units import Nanos

@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl
 
 import cramjam
 
-from strandline.core.json_decode import MalformedJson, decode
 from strandline.errors import MalformedBody
+from strandline.json_decode import MalformedJson, decode
 from strandline.report.exchange import Message
 from strandline.wire.body import CHUNK, GZIP_WINDOW, ZLIB_WINDOW, decode_chunked, uncoded
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import msgspec
 
-from strandline.core.json_decode import MalformedJson, decode
 from strandline.errors import MalformedResult
+from strandline.json_decode import MalformedJson, decode
 
 # As wide as the columns that they go to.
 Short = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]

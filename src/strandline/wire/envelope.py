@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from strandline.core.json_decode import MalformedJson, decode
+from strandline.json_decode import MalformedJson, decode
 from strandline.wire.codecs import Bytes
 from strandline.wire.kernel import kernel
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from strandline.core.json_decode import MalformedJson, decode
+from strandline.json_decode import MalformedJson, decode
 
 # What a message takes at most for each partition that it tells of, by a token and a position, names of topics included.
 PLACE_BYTES = 1 << 10

@@ -19,7 +19,7 @@ import msgspec
 
 from strandline.capture.imports.items import Broken, Item, LeftOut, Readable, Unreadable, parse_all
 from strandline.capture.imports.messages import Request, Response, lacks_body, request_bytes, response_bytes
-from strandline.core.json_decode import MalformedJson, decode
+from strandline.json_decode import MalformedJson, decode
 from strandline.units import Nanos, nanos
 from strandline.wire.traffic import Recording
 

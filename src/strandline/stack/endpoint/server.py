@@ -11,7 +11,7 @@ import msgspec
 import uvloop
 
 from strandline import logs
-from strandline.core.json_decode import MalformedJson, decode
+from strandline.json_decode import MalformedJson, decode
 from strandline.stack.endpoint import control
 from strandline.stack.endpoint.api import Answer, Api, Body
 from strandline.stack.endpoint.connection import REQUEST_TIMEOUT_S, Connection, Guests, Reply, Silence

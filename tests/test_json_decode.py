@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.core.json_decode import MalformedJson, decode, decode_lines
+from strandline.json_decode import MalformedJson, decode, decode_lines
 
 EXACT = msgspec.json.Decoder(float_hook=Decimal)
 DOCUMENTS = st.recursive(
