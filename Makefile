@@ -21,8 +21,8 @@ programs: ## Chromium and kcat for the tests, where they are missing and root ma
 demo: venv ## the product's main job, on real servers
 	@$(BIN)/strandline demo
 
-test: venv programs ## the whole suite, in three processes with servers of their own: most tests wait most of the time
-	@$(BIN)/pytest -n 3
+test: venv programs ## the whole suite, in four processes with servers of their own: most tests wait most of the time
+	@$(BIN)/pytest -n 4
 
 quick: venv ## laws, parsers, pure cores and configuration, without any server: what to run while you edit
 	@$(BIN)/pytest -n 2 -m 'not soak and not server' --hypothesis-profile quick
