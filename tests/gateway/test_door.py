@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import re
 import ssl
 import time
 from pathlib import Path
@@ -154,6 +155,20 @@ def test_keys_that_do_not_fit_their_algorithms_are_refused_at_the_start(section:
 def test_nobody_is_let_in_whom_the_configuration_does_not_name() -> None:
     with pytest.raises(OptionError, match="nobody is let in: give "):
         settings_of(GatewayConfig(topics={"t": TopicSection()}), {}, ("127.0.0.1", 0), Path())
+
+
+@pytest.mark.parametrize(
+    ("auth", "problem"),
+    [
+        ({"anonymous": True, "jwt": True}, "without a token every channel could be read"),
+        ({"anonymous_channels": ["a"], "jwt": True}, "auth.anonymous_channels is for auth.anonymous: true"),
+    ],
+)
+def test_tokens_cannot_be_left_out_to_read_more_than_they_allow(auth: dict[str, Any], problem: str) -> None:
+    jwt_ = JwtSection(algorithms=["HS256"], secret=Secret(SECRET))
+    config = GatewayConfig(topics={"t": TopicSection()}, auth=AuthSection(**{**auth, "jwt": jwt_}))
+    with pytest.raises(OptionError, match=re.escape(problem)):
+        settings_of(config, {}, ("127.0.0.1", 0), Path())
 
 
 def test_the_channels_that_a_token_allows_are_in_the_claim_that_the_configuration_names() -> None:

@@ -10,6 +10,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 
+from strandline.gateway.client import GatewayClient
 from strandline.stack import KafkaCluster
 from tests.gateway.support import FRESH_S, JWT, Plain, expire_all_but_fresh, plain, reached, run, serving, token, write
 from tests.ordered.support import create_topic
@@ -205,7 +206,7 @@ def test_another_client_id_each_time_is_no_way_round_the_rate_of_a_subject_or_an
     kafka: KafkaCluster, topic: str
 ) -> None:
     write(kafka.address, topic, [(0, "a", n) for n in range(5)])
-    auth = {"auth": {**JWT["auth"], "anonymous": True}}
+    auth = {"auth": {**JWT["auth"], "anonymous": True, "anonymous_channels": ["a"]}}
     limits = {"cold_every_s": 600, "cold_clients": 2}
 
     async def test() -> None:
@@ -228,6 +229,48 @@ def test_another_client_id_each_time_is_no_way_round_the_rate_of_a_subject_or_an
                 ]
             # A subject is the same wherever it comes from.
             assert await replayed(mine, "d", "127.0.0.3") == "replay_limited"
+
+    run(test)
+
+
+def test_clients_without_a_client_id_do_not_wait_for_one_another(kafka: KafkaCluster, topic: str) -> None:
+    write(kafka.address, topic, [(0, "a", n) for n in range(5)])
+
+    async def test() -> None:
+        async with serving(kafka.address, [topic], limits={"cold_every_s": 600, "cold_clients": 3}) as gateway:
+            for status in ("completed", "completed", "completed", "replay_limited"):
+                async with plain(gateway) as client:
+                    await client.say("resume", channels=["a"], positions={topic: {"0": 0}})
+                    told = (await client.until("resume_ack", "error"))[-1]
+                    assert str(told.get("code") or told["status"]) == status
+
+    run(test)
+
+
+def test_each_client_object_has_an_id_of_its_own() -> None:
+    clients = [GatewayClient("ws://h", ["a"]) for _ in range(2)]
+    ids = [client._client_id for client in clients]
+    assert all(ids)
+    assert len(set(ids)) == 2
+    assert GatewayClient("ws://h", ["a"], client_id="mine")._client_id == "mine"
+
+
+def test_without_a_token_only_the_channels_for_that_are_read_beside_tokens(kafka: KafkaCluster, topic: str) -> None:
+    write(kafka.address, topic, [(0, key, key) for key in ("open.a", "admin")])
+    auth = {"auth": {**JWT["auth"], "anonymous": True, "anonymous_channels": ["open.*"]}}
+
+    async def test() -> None:
+        async with serving(kafka.address, [topic], **auth) as gateway, plain(gateway) as client:
+            for channel in ("admin", "*"):
+                await client.say("resume", channels=[channel], positions={topic: {"0": 0}})
+                assert (await client.until("resume_ack", "error"))[-1]["code"] == "not_allowed"
+            await client.say("resume", channels=["open.*"], positions={topic: {"0": 0}})
+            heard = await client.until("resume_ack")
+            assert [message["data"] for message in heard[:-1]] == ["open.a"]
+        query = f"?access_token={token(['admin'])}"
+        async with serving(kafka.address, [topic], **auth) as gateway, plain(gateway, query) as client:
+            await client.say("resume", channels=["admin"], positions={topic: {"0": 0}})
+            assert [message["data"] for message in (await client.until("resume_ack"))[:-1]] == ["admin"]
 
     run(test)
 

@@ -54,6 +54,7 @@ export interface Options<Data = unknown> {
     store?: Store;
     /** Asked for before every connection, and before the last one ends, which is then shown on the same connection. */
     accessToken?(): string | Promise<string>;
+    /** What the gateway counts replays by; by default one of its own for each client that is made. */
     clientId?: string;
     /** For Node.js before version 22, and for tests. */
     WebSocket?: typeof WebSocket;
@@ -95,6 +96,7 @@ export declare class GatewayClient<Data = unknown> {
     private watchdog;
     private refreshing;
     private wake;
+    private readonly clientId;
     constructor(options: Options<Data>);
     /** Go on from the place that is stored. One that has been started is left alone. */
     start(): Promise<void>;

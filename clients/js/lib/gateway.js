@@ -83,9 +83,12 @@ export class GatewayClient {
     watchdog;
     refreshing;
     wake = () => { };
+    clientId;
     constructor(options) {
         this.options = options;
         this.store = options.store ?? new InMemory();
+        // It keeps no secret: it tells clients apart that share a subject or an address.
+        this.clientId = options.clientId || Math.random().toString(36).slice(2);
     }
     /** Go on from the place that is stored. One that has been started is left alone. */
     async start() {
@@ -216,7 +219,7 @@ export class GatewayClient {
         const channels = this.options.channels;
         if (token === null && Object.keys(positions).length === 0)
             return { type: "subscribe", data: { channels } };
-        const data = { channels, credit: CREDIT, client_id: this.options.clientId ?? "" };
+        const data = { channels, credit: CREDIT, client_id: this.clientId };
         if (token !== null)
             data["token"] = token;
         // Offsets go out as texts, which have room for all their digits.

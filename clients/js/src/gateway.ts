@@ -60,6 +60,7 @@ export interface Options<Data = unknown> {
   store?: Store;
   /** Asked for before every connection, and before the last one ends, which is then shown on the same connection. */
   accessToken?(): string | Promise<string>;
+  /** What the gateway counts replays by; by default one of its own for each client that is made. */
   clientId?: string;
   /** For Node.js before version 22, and for tests. */
   WebSocket?: typeof WebSocket;
@@ -155,8 +156,12 @@ export class GatewayClient<Data = unknown> {
   private refreshing: ReturnType<typeof setTimeout> | undefined;
   private wake: () => void = () => {};
 
+  private readonly clientId: string;
+
   constructor(private readonly options: Options<Data>) {
     this.store = options.store ?? new InMemory();
+    // It keeps no secret: it tells clients apart that share a subject or an address.
+    this.clientId = options.clientId || Math.random().toString(36).slice(2);
   }
 
   /** Go on from the place that is stored. One that has been started is left alone. */
@@ -274,7 +279,7 @@ export class GatewayClient<Data = unknown> {
     if (token === null) this.anew.clear();
     const channels = this.options.channels;
     if (token === null && Object.keys(positions).length === 0) return { type: "subscribe", data: { channels } };
-    const data: Record<string, unknown> = { channels, credit: CREDIT, client_id: this.options.clientId ?? "" };
+    const data: Record<string, unknown> = { channels, credit: CREDIT, client_id: this.clientId };
     if (token !== null) data["token"] = token;
     // Offsets go out as texts, which have room for all their digits.
     if (Object.keys(positions).length > 0) data["positions"] = positions;

@@ -46,6 +46,8 @@ class Door:
     classes: tuple[str, ...] = ()
     """The first is served first; who is in none of them comes last."""
     lets_anonymous_in: bool = False
+    anonymous_channels: Wanted | None = None
+    """What clients without a token may read; None: everything."""
 
     def identify(self, path: str, authorization: Sequence[str]) -> Identity:
         """Who comes with a request; a browser has its token in the query, for it cannot set headers."""
@@ -53,7 +55,7 @@ class Door:
         given = given or parse_qs(path.partition("?")[2]).get("access_token", [])
         if not given:
             if self.lets_anonymous_in:
-                return Identity("anonymous", rank=len(self.classes), is_anonymous=True)
+                return Identity("anonymous", self.anonymous_channels, rank=len(self.classes), is_anonymous=True)
             raise NotAllowedIn("a token is needed")
         if len(given) > 1:
             raise NotAllowedIn("there is more than one token")

@@ -7,6 +7,7 @@ that dies in the middle of one gets it again, and never misses one.
 import asyncio
 import logging
 import random
+import secrets
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -65,12 +66,14 @@ class GatewayClient:
         channels: Iterable[str],
         *,
         store: Store | None = None,
-        client_id: str = "",
+        client_id: str | None = None,
         access_token: Callable[[], Awaitable[str]] | None = None,
         quiet: timedelta = timedelta(seconds=25),
         answer: timedelta = timedelta(seconds=10),
     ) -> None:
-        """`access_token` is asked for a token before each connection, and before the last one ends.
+        """`client_id` is what the gateway counts replays by; without it this object makes one of its own.
+
+        `access_token` is asked for a token before each connection, and before the last one ends.
 
         The gateway is asked whether it is alive every `quiet`, and left where it does not say so within `answer`.
         """
@@ -78,7 +81,7 @@ class GatewayClient:
         self._name = shown(url)
         self._channels = list(channels)
         self._store = InMemory() if store is None else store
-        self._client_id = client_id
+        self._client_id = client_id or secrets.token_hex(8)
         self._access_token = access_token
         self._quiet_s, self._answer_s = quiet.total_seconds(), answer.total_seconds()
         self._place = Place()

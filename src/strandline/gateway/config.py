@@ -61,6 +61,8 @@ class AuthSection(Section, frozen=True, kw_only=True):
     """Who is let in."""
 
     anonymous: bool = False
+    anonymous_channels: list[str] | None = None
+    """What clients without a token may hear, as in a token's claim; everything where it is missing."""
     jwt: JwtSection | None = None
 
 
@@ -167,10 +169,19 @@ def _token_keys(given: Mapping[str, Secret], own: bytes) -> dict[str, bytes]:
 
 
 def _door(auth: AuthSection, folder: Path) -> Door:
+    channels = auth.anonymous_channels
+    if channels is not None and not auth.anonymous:
+        raise OptionError("auth.anonymous_channels is for auth.anonymous: true")
+    anonymous = None if channels is None else Wanted(channels)
     if auth.jwt is None:
         if not auth.anonymous:
             raise OptionError("nobody is let in: give auth.jwt, or auth.anonymous: true")
-        return Door(lets_anonymous_in=True)
+        return Door(lets_anonymous_in=True, anonymous_channels=anonymous)
+    if auth.anonymous and anonymous is None:
+        raise OptionError(
+            "auth.anonymous beside auth.jwt: without a token every channel could be read; "
+            "list what clients without one may read in auth.anonymous_channels, or remove auth.anonymous"
+        )
     section = auth.jwt
     return Door(
         keys=_keys(section, folder),
@@ -181,6 +192,7 @@ def _door(auth: AuthSection, folder: Path) -> Door:
         class_claim=section.class_claim,
         classes=tuple(section.classes),
         lets_anonymous_in=auth.anonymous,
+        anonymous_channels=anonymous,
     )
 
 

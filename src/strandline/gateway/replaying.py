@@ -132,8 +132,10 @@ class Replaying:
         """Be one of those who are sent old records now; what it waits for that is no time of its page."""
         if self._slot is None:
             began = self._loop.time()
+            session, replay = self._session, self._replay
+            name = replay.client_id or session.name
             self._slot = await self._commons.begin_replay(
-                self._session.owner, self._replay.client_id, self._session.identity.rank, is_paid=self._replay.is_paid
+                session.owner, name, session.identity.rank, is_paid=replay.is_paid
             )
             self._replay.is_paid = True
             self._page_ends += self._loop.time() - began

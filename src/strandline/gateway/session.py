@@ -1,6 +1,7 @@
 """One client: what comes for it, and what it is told. What it says: `dialogue.py`; where it is: `whereabouts.py`."""
 
 import asyncio
+import secrets
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -102,6 +103,7 @@ class Session:
         "identity",
         "is_plain",
         "missed",
+        "name",
         "seq",
         "server",
         "wanted",
@@ -113,6 +115,8 @@ class Session:
         self._limits: Limits = server.limits
         self._wire = wire
         self.identity = identity
+        self.name = secrets.token_hex(8)
+        """What replays of a client without a `client_id` are counted by: each connection is a client then."""
         self.wanted = Wanted()
         self.at = Whereabouts(server.hub)
         self.is_plain = True
