@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
+from strandline.errors import PortTaken
+from strandline.stack.ports import free_port, retry_when_taken
 from tests.support import TIMEOUT, wait_for
 
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
@@ -30,11 +32,7 @@ class Browser:
 
     def __enter__(self) -> Self:
         self._profile = tempfile.mkdtemp(prefix="strandline-browser-")
-        self._driver = subprocess.Popen(
-            ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        assert self._driver.stdout is not None
-        self._port = _announced_port(self._driver.stdout)
+        self._driver, self._port = retry_when_taken(_started_driver)
         arguments = ["--headless=new", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={self._profile}"]
         # Chromium's own sandbox works neither for root nor in most containers; the pages are ours.
         options = {"binary": shutil.which("chromium"), "args": [*arguments, "--no-sandbox", "--disable-dev-shm-usage"]}
@@ -166,8 +164,23 @@ class Browser:
         path.write_bytes(base64.b64decode(shot["data"]))
 
 
-def _announced_port(output: IO[str]) -> int:
-    for text in output:
-        if "started successfully on port " in text:
-            return int(text.rstrip(".\n").rsplit(" ", 1)[1])
-    raise RuntimeError("chromedriver ended before it listened")
+def _started_driver() -> "tuple[subprocess.Popen[str], int]":
+    """A chromedriver that listens, and its port.
+
+    With `--port=0` it takes a free port of IPv6 and ends where some connection has that number in IPv4.
+    """
+    port = free_port()
+    driver = subprocess.Popen(
+        ["chromedriver", f"--port={port}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert driver.stdout is not None
+    said = []
+    for line in driver.stdout:
+        if "started successfully on port " in line:
+            return driver, port
+        said.append(line)
+    driver.wait(TIMEOUT)
+    driver.stdout.close()
+    if any("port not available" in line for line in said):
+        raise PortTaken(f"port {port} is taken")
+    raise RuntimeError(f"chromedriver ended before it listened: {''.join(said)}")
