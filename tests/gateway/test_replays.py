@@ -397,7 +397,7 @@ def test_every_reconnect_that_fails_is_told_so_with_its_code_by_the_type_that_th
         limits = {"cold_every_s": 600, "cold_at_once": 1, "cold_wait_s": 0.05}
         async with serving(kafka.address, [topic, two], limits=limits) as gateway:
 
-            async def told(last_offset: Any, client_id: str = "") -> Heard:
+            async def told(last_offset: Any, client_id: str = "a") -> Heard:
                 async with plain(gateway) as client:
                     await client.say("subscribe", channels=["a"])
                     await client.say("reconnect", last_offset=last_offset, client_id=client_id)
@@ -415,7 +415,7 @@ def test_every_reconnect_that_fails_is_told_so_with_its_code_by_the_type_that_th
             monkeypatch.setattr(cluster, "_open", unreachable)
             cluster.patience = timedelta(0)
             held = await gateway.commons.begin_replay("somebody", "else", 0, is_paid=False)
-            for code, client_id in (("replay_limited", ""), ("busy", "b"), ("unavailable", "c")):
+            for code, client_id in (("replay_limited", "a"), ("busy", "b"), ("unavailable", "c")):
                 if code == "unavailable":
                     gateway.commons.end_replay(held)
                 answer = await told({topic: -1}, client_id)
