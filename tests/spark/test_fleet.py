@@ -182,6 +182,18 @@ def test_a_worker_an_executor_and_a_frozen_one_are_replaced_and_the_run_ends_by_
     asyncio.run(main())
 
 
+async def assert_what_was_sent_has_its_result_and_is_committed(
+    kafka: KafkaCluster, topic: str, server: Server, connections: int
+) -> None:
+    """Of members that have drained and ended by themselves."""
+    sent = {arrival.mark for arrival in server.arrivals}
+    told = {result["id"] for result in await asyncio.to_thread(results, kafka, topic)}
+    assert sent == told, "what was sent has its result"
+    await assert_what_is_committed_has_its_result(kafka, topic, connections)
+    # All but what was done behind a request that was not begun any more.
+    assert sum(await asyncio.to_thread(marks, kafka, topic)) >= len(sent) - connections
+
+
 def kill_a_member(cluster: Cluster) -> set[int]:
     pid = min(cluster.members())
     os.kill(pid, signal.SIGKILL)
@@ -316,12 +328,7 @@ def test_a_fleet_whose_jvm_is_killed_or_frozen_ends_with_one_line_and_its_member
             assert driver.log.splitlines()[-1] == f"strandline: {line}"
             assert "Traceback" not in driver.log
             assert "py4j" not in driver.log
-            sent = {arrival.mark for arrival in server.arrivals}
-            told = {result["id"] for result in await asyncio.to_thread(results, kafka, topic)}
-            assert sent == told, "what was sent has its result"
-            await assert_what_is_committed_has_its_result(kafka, topic, connections)
-            # All but what was done behind a request that was not begun any more.
-            assert sum(await asyncio.to_thread(marks, kafka, topic)) >= len(sent) - connections
+            await assert_what_was_sent_has_its_result_and_is_committed(kafka, topic, server, connections)
 
     asyncio.run(main())
 
@@ -345,12 +352,7 @@ def test_members_whose_driver_is_killed_drain_commit_and_end(
                 while not all(map(is_gone, members)):
                     await asyncio.sleep(0.05)
             assert not server.open
-            sent = {arrival.mark for arrival in server.arrivals}
-            told = {result["id"] for result in await asyncio.to_thread(results, kafka, topic)}
-            assert sent == told, "what was sent has its result"
-            await assert_what_is_committed_has_its_result(kafka, topic, connections)
-            # All but what was done behind a request that was not begun any more.
-            assert sum(await asyncio.to_thread(marks, kafka, topic)) >= len(sent) - connections
+            await assert_what_was_sent_has_its_result_and_is_committed(kafka, topic, server, connections)
 
     asyncio.run(main())
 

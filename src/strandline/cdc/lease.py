@@ -267,7 +267,7 @@ def _locked(session: Session, name: str, deadline: float) -> bool:
         return True
     patience = max(0.01, min(LOCK_WAIT, deadline - time.monotonic()))
     try:
-        # For this statement alone: whoever leads is not to give up because its row is held for longer by another.
+        # For this statement alone: a leader must not give up because another session locks its row for longer.
         session.query(LOCK, f"{patience * 1_000:.0f}ms", key)
     except PostgresRefused as error:
         if error.code != "55P03":

@@ -40,12 +40,12 @@ class Clerk:
         )
 
     def write(self, stop: Event, give_up: Event) -> None:
-        """Until it is told to stop, and then until all is acknowledged, unless that is given up.
+        """Write until `stop` is set, then wait until every order is acknowledged or `give_up` is set.
 
         Raises `StrandlineError` where it cannot go on.
         """
         number = 0
-        with _told("the writer"):
+        with _reported_as("the writer"):
             while not stop.wait(PAUSE_S):
                 for topic in self._topics:
                     self._producer.produce(topic, f"{topic} {number}", key=f"{number}", on_delivery=self._delivered)
@@ -79,8 +79,8 @@ class Readers:
         }
 
     def work(self, stop: Event) -> None:
-        """Be a member until told to stop; raises `StrandlineError` where it cannot go on."""
-        with _told("a reader"):
+        """Read as a member of the group until `stop` is set; raises `StrandlineError` if it cannot go on."""
+        with _reported_as("a reader"):
             consumer = Consumer(dict(self._settings))
             consumer.subscribe(self._topics)
             try:
@@ -95,7 +95,7 @@ class Readers:
 
 
 @contextmanager
-def _told(name: str) -> Iterator[None]:
+def _reported_as(name: str) -> Iterator[None]:
     try:
         yield
     except KafkaException as error:
